@@ -205,9 +205,10 @@ class KnownCaches:
 
     def forget(self, before_ms: int) -> None:
         """Forget the caches without an event since then, ms since 1970 UTC."""
-        self._contents = {
-            cache_id: contents for cache_id, contents in self._contents.items() if contents.last_ms >= before_ms
-        }
+        kept = {cache_id: contents for cache_id, contents in self._contents.items() if contents.last_ms >= before_ms}
+        if len(kept) < len(self._contents):
+            self._contents = kept
+            KnownLeaders.forget_unknown([contents.leaders for contents in kept.values()])
 
 
 # A thousand caches that know the same ten thousand partitions share their keys and values.

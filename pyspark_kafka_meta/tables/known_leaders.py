@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark_kafka_meta.model import TopicPartition
@@ -42,6 +42,12 @@ class Partitions:
         if self._in_order is None or len(self._in_order) != len(self.names):
             self._in_order = np.array(sorted(range(len(self.names)), key=self.names.__getitem__), np.int64)
         return self._in_order
+
+    def keep(self, numbers: NDArray[np.int64]) -> None:
+        """Forget the other partitions, and number these from 0."""
+        self.names = [self.names[number] for number in numbers.tolist()]
+        self._numbers = {partition: number for number, partition in enumerate(self.names)}
+        self._in_order = None
 
     def find(self, partition: object) -> int:
         """-1 for a partition without a number."""
@@ -114,3 +120,21 @@ class KnownLeaders(MutableMapping[TopicPartition, tuple[int, int]]):
         if partition not in self:
             raise KeyError(partition)
         return self.partitions.find(partition)
+
+    @staticmethod
+    def forget_unknown(caches: Sequence[KnownLeaders]) -> None:
+        """Forget the partitions that none of `caches` knows, if most are so: topics come and go for months. No other
+        cache may share their `Partitions`."""
+        import numpy as np
+
+        if not caches:
+            return
+        partitions = caches[0].partitions
+        is_known = np.zeros(len(partitions.names), bool)
+        for cache in caches:
+            is_known |= cache.arrays()[0] != UNKNOWN
+        numbers = np.flatnonzero(is_known)
+        if 2 * len(numbers) < len(is_known):
+            for cache in caches:
+                cache._ids, cache._epochs = (array("i", each[numbers].tobytes()) for each in cache.arrays())
+            partitions.keep(numbers)

@@ -15,7 +15,7 @@ from pyspark_kafka_meta.facts import Ending
 from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow, has_news
-from pyspark_kafka_meta.tables.known_leaders import Partitions
+from pyspark_kafka_meta.tables.known_leaders import KnownLeaders, Partitions
 from pyspark_kafka_meta.tables.lag import end_offsets
 from pyspark_kafka_meta.tables.rows import LagRow, TransactionRow
 from pyspark_kafka_meta.tools.cluster_state import EXECUTOR_ROLES, SILENT_MS, Leaders, map_caches, topics_of
@@ -106,6 +106,7 @@ class EventTotals:
 
     def forget(self, now_ms: int) -> None:
         """Forget caches that ended or have been silent for long, but not their counts; and queries that are silent."""
+        before = len(self._caches)
         for cache_id, cache in list(self._caches.items()):
             is_ended = cache_id in self._ended
             if is_ended:
@@ -114,6 +115,8 @@ class EventTotals:
                 self._missing_before += cache.events_missing()
                 del self._caches[cache_id]
         self._ended &= self._caches.keys()
+        if len(self._caches) < before:
+            KnownLeaders.forget_unknown([cache.contents.leaders for cache in self._caches.values()])
         for query_id, last_ms in list(self._last_request_ms.items()):
             if last_ms < now_ms - 1000 * SILENT_KEPT_S:
                 self._totals.remove("query_id", query_id)

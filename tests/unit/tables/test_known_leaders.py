@@ -34,6 +34,8 @@ def test_leaders_in_arrays_are_those_of_a_dict() -> None:
             if rng.random() < 0.02:
                 leaders.clear()
                 expected.clear()
+            if rng.random() < 0.1:
+                KnownLeaders.forget_unknown([each for each, _ in both])
             assert (leaders == expected, len(leaders)) == (True, len(expected)), seed
             assert [each in leaders for each in PARTITIONS] == [each in expected for each in PARTITIONS], seed
 
@@ -100,6 +102,25 @@ def any_changes(rng: random.Random) -> SnapshotChanges:
         case 4:
             return SnapshotChanges()
     return SnapshotChanges(leaders_changed=(LeaderChange(topic, number, 0, leader, 0, epoch),))
+
+
+def test_partitions_of_forgotten_caches_are_forgotten() -> None:
+    """Each day a new cache learns a new topic, beside one that lives for long."""
+    caches, day_ms = KnownCaches(), 24 * 3_600_000
+    for day in range(1, 100):
+        for cache_id, topic in (("long", "t"), (f"cache-{day}", f"topic-{day}")):
+            learned = tuple(PartitionLearned(topic, number, 1, day, None) for number in range(4))
+            changes = SnapshotChanges(partitions_learned=learned)
+            caches.add([made(cache_id, day, day * day_ms, changes=changes).to_dict()])
+        caches.forget((day - 1) * day_ms)
+
+    assert len(caches.partitions.names) < 40
+    assert [sorted({topic for topic, _ in each.leaders}) for each in caches.living()] == [
+        ["topic-98"],
+        ["topic-99"],
+        ["t"],
+    ]
+    assert {each.leaders[T0][1] for each in caches.living() if T0 in each.leaders} == {99}
 
 
 @pytest.mark.budget
