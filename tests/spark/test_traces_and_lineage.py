@@ -122,7 +122,7 @@ def attribute(span: Any, name: str) -> Any:
 
 
 def start_and_end_ms(span: Any) -> tuple[float, float]:
-    return span.start_time_unix_nano / 1e6, span.end_time_unix_nano / 1e6
+    return round(span.start_time_unix_nano / 1e6, 3), round(span.end_time_unix_nano / 1e6, 3)
 
 
 def duration_ms(span: Any) -> float:
