@@ -90,7 +90,7 @@ class DriverEvents:
             return None
         try:
             if self._source is None:  # a later thread goes on to read it
-                self._source = open_driver_events(self._options, SparkContext._active_spark_context)
+                self._source = open_driver_events(self._options, SparkContext._active_spark_context, self._since_ms)
             events = [event for event in self._source.read() if event["time_ms"] >= self._since_ms]
         except KafkaMetaError as error:
             logger.warning("the refreshes of queries are unknown: %s", error)
@@ -108,10 +108,11 @@ class DriverEvents:
         return bool(sequence > known)
 
 
-def open_driver_events(options: Mapping[str, str], context: SparkContext | None) -> EventSource:
-    """The events where options say, else in the default folder of the driver with this context. Raises OptionError."""
+def open_driver_events(options: Mapping[str, str], context: SparkContext | None, since_ms: int = 0) -> EventSource:
+    """The events where options say, as of `open_events`, else in the default folder of the driver with this context.
+    Raises OptionError."""
     if options:
-        return open_events(options, must_exist=False, skips_unreadable=True)
+        return open_events(options, must_exist=False, skips_unreadable=True, since_ms=since_ms)
     if context is None or (jvm := context._jvm) is None:
         raise OptionError("Spark has stopped, and where its queries wrote their events is not known any more")
     jvm_pid = int(jvm.java.lang.ProcessHandle.current().pid())

@@ -21,7 +21,14 @@ from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, Sourc
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner, stream_planner_options
 from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow, KnownCaches, runs
 from pyspark_kafka_meta.tables.cluster_query import broker_rows, describe_cluster, partition_rows
-from pyspark_kafka_meta.tables.event_file_reader import EventFile, EventFolder, FilesOffset, advance, by_latest_writer
+from pyspark_kafka_meta.tables.event_file_reader import (
+    LATE_MS,
+    EventFile,
+    EventFolder,
+    FilesOffset,
+    advance,
+    by_latest_writer,
+)
 from pyspark_kafka_meta.tables.parsed_events import parse_events
 from pyspark_kafka_meta.tables.rows import BrokerRow, PartitionRow
 from pyspark_kafka_meta.tools.cluster_state import ClusterState, NewestEvents, known_brokers, newest_leaders
@@ -63,7 +70,11 @@ class EventSource(Protocol):
 
 
 def open_events(
-    options: Mapping[str, str], must_exist: bool, all_applications: bool = False, skips_unreadable: bool = False
+    options: Mapping[str, str],
+    must_exist: bool,
+    all_applications: bool = False,
+    skips_unreadable: bool = False,
+    since_ms: int = 0,
 ) -> EventSource:
     """The place that options of the table `refresh_events` name. Raises OptionError.
 
@@ -71,7 +82,7 @@ def open_events(
         must_exist: whether a local folder that is named must exist; else it may come later. Object stores have no
             folders that could be missing.
         all_applications: whether the default folders of all applications are read, or only of the latest.
-        skips_unreadable: as of `FolderEvents`.
+        skips_unreadable, since_ms: as of `FolderEvents`.
     """
     parsed = EventTableOptions.parse({**TOPIC_DEFAULTS, **options} if "eventsTopic" in options else options)
     if parsed.topic is not None:
@@ -84,7 +95,7 @@ def open_events(
             raise OptionError(f"{path} cannot be read ({error.strerror}): correct --path") from None
     is_default = parsed.path is None
     hidden = _other_applications() if is_default and not all_applications else ()
-    return FolderEvents(path, hidden, skips_unreadable)
+    return FolderEvents(path, hidden, skips_unreadable, since_ms)
 
 
 def _default_folders() -> list[Path]:
@@ -155,15 +166,18 @@ class FolderEvents:
     Args:
         hidden: folders in it that are not read.
         skips_unreadable: whether a file that cannot be read delays only its own events, or is an error.
+        since_ms: files that were written a day before this time are not read; ms since 1970 UTC.
     """
 
-    def __init__(self, root: str, hidden: Collection[str] = (), skips_unreadable: bool = False) -> None:
+    def __init__(
+        self, root: str, hidden: Collection[str] = (), skips_unreadable: bool = False, since_ms: int = 0
+    ) -> None:
         scheme, sign, _ = root.partition("://")
         self.name = f"the {scheme} folder of --path" if sign else root  # a URI may hold keys
         self._folder = EventFolder(root)
         self._hidden = hidden
         self._skips_unreadable = skips_unreadable
-        self._offset = FilesOffset({})
+        self._offset = FilesOffset({}, max(0, since_ms - LATE_MS))
         self.unreadable: Sequence[EventFile] = ()
 
     def read(self) -> Iterator[EventRow]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,9 +18,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from pyspark_kafka_meta import TraceListener
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.events.event import EventKind, Origin, Role
+from pyspark_kafka_meta.events.sinks import writer_prefix
 from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
+from pyspark_kafka_meta.tables.event_file_reader import EventFile, EventFolder
 from pyspark_kafka_meta.tools import tracing
+from pyspark_kafka_meta.tools.listeners import DriverEvents
 from tests.unit.written_events import made, write
 
 OFFSET = SourceOffset({TopicPartition("orders", 0): Position(5)}, {"orders": None})
@@ -227,6 +231,20 @@ def test_events_of_other_queries_and_micro_batches_are_in_no_trace(
     end(listener)
 
     assert "refresh" not in parents(exporter.get_finished_spans())
+
+
+def test_files_of_former_days_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query that runs each hour would read the events of all its runs."""
+    read = list[EventFile]()
+    monkeypatch.setattr(EventFolder, "lines", lambda _, files: iter(read.extend(files) or ()))
+    for cache, days in (("a", 3), ("b", 0)):
+        write(tmp_path, made(cache * 32, 1))
+        for file in tmp_path.glob(f"events-{writer_prefix(cache * 32)}*"):
+            os.utime(file, (time.time() - days * 86_400,) * 2)
+    events = DriverEvents({"eventsPath": str(tmp_path)})
+
+    assert events.read() == []
+    assert [file.cache for file in read] == [writer_prefix("b" * 32)]
 
 
 def test_a_misspelt_option_is_refused_at_once() -> None:
