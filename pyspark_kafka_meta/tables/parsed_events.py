@@ -14,8 +14,6 @@ from pyspark_kafka_meta.events.event import COLUMNS, column_types
 from pyspark_kafka_meta.names_and_numbers import INT64_MAX
 from pyspark_kafka_meta.tables.rows import type_builder, warn_of_invalid, without_none
 
-EventRow = Mapping[str, Any]
-"""What `Event.to_dict` returns, after JSON."""
 REQUIRED = ("cache_id", "sequence", "time_ms")
 """Without these an event cannot be identified."""
 _AMOUNTS = frozenset(
