@@ -125,16 +125,20 @@ class KnownLeaders(MutableMapping[TopicPartition, tuple[int, int]]):
     def forget_unknown(caches: Sequence[KnownLeaders]) -> None:
         """Forget the partitions that none of `caches` knows, if most are so: topics come and go for months. No other
         cache may share their `Partitions`."""
-        import numpy as np
-
         if not caches:
             return
-        partitions = caches[0].partitions
-        is_known = np.zeros(len(partitions.names), bool)
-        for cache in caches:
-            is_known |= cache.arrays()[0] != UNKNOWN
-        numbers = np.flatnonzero(is_known)
-        if 2 * len(numbers) < len(is_known):
+        partitions, numbers = caches[0].partitions, known_to_any(caches)
+        if 2 * len(numbers) < len(partitions.names):
             for cache in caches:
                 cache._ids, cache._epochs = (array("i", each[numbers].tobytes()) for each in cache.arrays())
             partitions.keep(numbers)
+
+
+def known_to_any(caches: Sequence[KnownLeaders]) -> NDArray[np.int64]:
+    """The numbers of the partitions that any of these caches knows. There is one at least; they share `Partitions`."""
+    import numpy as np
+
+    is_known = np.zeros(len(caches[0].partitions.names), bool)
+    for cache in caches:
+        is_known |= cache.arrays()[0] != UNKNOWN
+    return np.flatnonzero(is_known)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark_kafka_meta.events.event import Role
 from pyspark_kafka_meta.model import NO_LEADER, MetadataResponse, Positions, TopicPartition, is_other_topic
 from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow, leaders_in, valid_members
-from pyspark_kafka_meta.tables.known_leaders import UNKNOWN
+from pyspark_kafka_meta.tables.known_leaders import UNKNOWN, known_to_any
 from pyspark_kafka_meta.tables.lag import LagSummary, lag_rows
 from pyspark_kafka_meta.tables.rows import BrokerRow, CacheRow, PartitionRow, by_partition
 from pyspark_kafka_meta.tools.formatting import executor_name
@@ -252,15 +252,10 @@ def newest_leaders(caches: Collection[CacheContents]) -> dict[TopicPartition, Pa
 
 def topics_of(caches: Sequence[CacheContents]) -> list[str]:
     """The topics that any of these caches knows. The caches share their `Partitions`."""
-    import numpy as np
-
     if not caches:
         return []
     names = caches[0].leaders.partitions.names
-    is_known = np.zeros(len(names), bool)
-    for contents in caches:
-        is_known |= contents.leaders.arrays()[0] != UNKNOWN
-    return sorted({names[number].topic for number in np.flatnonzero(is_known).tolist()})
+    return sorted({names[number].topic for number in known_to_any([each.leaders for each in caches]).tolist()})
 
 
 @dataclass(frozen=True, slots=True, eq=False)

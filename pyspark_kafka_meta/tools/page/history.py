@@ -36,7 +36,7 @@ from pyspark_kafka_meta.tools.incidents import Incident, find_incidents
 
 GOING_ON = INT64_MAX
 """The end of what has not ended."""
-SILENT_MS = 3_600_000
+DEAD_AFTER_MS = 3_600_000
 """A cache is taken for dead so long after its last event: the last killed workers of an application have nobody to
 report them. Caches in use refresh every five minutes by default; an idle one is missed by nobody."""
 _REMOVING = ("topics_removed", "topics_recreated", "partitions_removed")
@@ -44,7 +44,7 @@ _KEPT = ("cache_id", "sequence", "time_ms", "cluster_id", "kind", "reason", "rec
 
 
 class Life(NamedTuple):
-    """A cache from its first event to its last if it was closed or reported as dead, else `SILENT_MS` longer.
+    """A cache from its first event to its last if it was closed or reported as dead, else `DEAD_AFTER_MS` longer.
 
     Attributes:
         name: role and executor.
@@ -150,7 +150,7 @@ def past_of(place: str, events: Iterable[EventRow], since_ms: int = 0) -> Past:
         by_cluster[cache.cluster_id or alone].append(cache)
     news = [event for cache in caches.values() for *_, event in cache.steps()]
     ended = ended_caches(news)
-    found = find_incidents(leader_change_rows(sorted(news, key=itemgetter("cache_id", "sequence"))))
+    found = find_incidents(leader_change_rows(news))
     return Past(
         place,
         {cluster_id: _history(of_cluster, ended) for cluster_id, of_cluster in by_cluster.items()},
@@ -206,7 +206,7 @@ class _OneCache:
         ]
 
     def life(self, ended: Collection[str]) -> Life:
-        until_ms = self.last_ms if self.cache_id in ended else self.last_ms + SILENT_MS
+        until_ms = self.last_ms if self.cache_id in ended else self.last_ms + DEAD_AFTER_MS
         return Life(self.first_ms, until_ms, self.cache_id, self.name, self.process)
 
     def steps(self) -> Iterator[tuple[int, str, int, EventRow]]:

@@ -12,7 +12,7 @@ import pytest
 from pyspark_kafka_meta.events.event import Outcome
 from pyspark_kafka_meta.kafka.metadata.snapshot import PartitionLearned, SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.tools.page.history import GOING_ON, SILENT_MS, History, Past, during, past_of
+from pyspark_kafka_meta.tools.page.history import DEAD_AFTER_MS, GOING_ON, History, Past, during, past_of
 from tests.budget import cases
 from tests.partitions import T0
 from tests.unit.cache_events import IDS, Cache
@@ -82,15 +82,15 @@ def test_a_cache_that_nobody_reported_dead_is_not_stale_for_ever() -> None:
     for cache in (killed, slow, fast):
         cache.learns(1_000, 4, 1)
     fast.moves(2_000, (4, 1), (5, 2))
-    slow.moves(3 * SILENT_MS, (4, 1), (5, 2))
+    slow.moves(3 * DEAD_AFTER_MS, (4, 1), (5, 2))
 
     found = history(killed, slow, fast)
 
     assert [(span.cache_id, span.until_ms) for span in found.stale] == [
-        ("killed", 1_000 + SILENT_MS),
-        ("slow", 3 * SILENT_MS),
+        ("killed", 1_000 + DEAD_AFTER_MS),
+        ("slow", 3 * DEAD_AFTER_MS),
     ]
-    assert [life.cache_id for life in during(found.lives.values(), 2 * SILENT_MS, 2 * SILENT_MS)] == ["slow"]
+    assert [life.cache_id for life in during(found.lives.values(), 2 * DEAD_AFTER_MS, 2 * DEAD_AFTER_MS)] == ["slow"]
 
 
 def test_a_recreated_topic_begins_again_and_caches_of_the_old_one_are_stale() -> None:
