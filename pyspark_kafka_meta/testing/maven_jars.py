@@ -15,21 +15,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from pyspark_kafka_meta.errors import ClusterError
 from pyspark_kafka_meta.java_launcher import find_java
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 RESOLVE_TIMEOUT_S = 600.0
 POLL_S = 0.2
-PLAIN_INTERVAL_S = 10.0
-"""Between two lines if stderr is not a terminal."""
 ARCHIVE = "tar.gz"
 
 
@@ -45,7 +40,7 @@ def cache_dir() -> Path:
 
 def resolve_jars(coordinates: Sequence[str], transitive: bool = True) -> list[Path]:
     """The jars of `coordinates` ("group:artifact:version"), with their dependencies if `transitive`. Downloads missing
-    jars and shows the progress on stderr.
+    jars, and says so on stderr.
 
     Safe to call from several processes at once: one process downloads, the others wait. Raises ClusterError: a jar
     cannot be downloaded.
@@ -64,8 +59,7 @@ def _resolved(coordinates: Sequence[str], transitive: bool) -> Path:
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.with_name(f"{target.name}.lock").open("w") as lock:
-            if not _has_locked(lock):
-                _wait_for_lock(lock, coordinates[0])
+            _lock(lock)
             if not target.is_dir():
                 _download(coordinates, ivy_module(coordinates, transitive), target)
     return target
@@ -79,39 +73,29 @@ def jar_folder(coordinates: Sequence[str], transitive: bool = True) -> Path:
     return cache_dir() / "jars" / f"{artifact}-{version}-{digest}"
 
 
-def _has_locked(lock: IO[str]) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _wait_for_lock(lock: IO[str], coordinate: str) -> None:
-    started_at = time.monotonic()
-    with _progress_line(_stderr_console()) as show:
-        while not _has_locked(lock):
-            elapsed_s = time.monotonic() - started_at
-            if elapsed_s > RESOLVE_TIMEOUT_S:
-                raise ClusterError(f"Another process has held {lock.name} for too long: end it and try again.")
-            show(f"Waiting for another process to download {coordinate}: {elapsed_s:.0f} s", elapsed_s)
-            time.sleep(POLL_S)
+def _lock(lock: IO[str]) -> None:
+    """Wait while another process downloads. Raises ClusterError: it takes too long."""
+    deadline = time.monotonic() + RESOLVE_TIMEOUT_S
+    while time.monotonic() < deadline:
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(POLL_S)
+    raise ClusterError(f"Another process has held {lock.name} for too long: end it and try again.")
 
 
 def _download(coordinates: Sequence[str], module: str, target: Path) -> None:
     """Download to a temporary folder and rename it to `target`, so that `target` is complete."""
     started_at = time.monotonic()
+    sys.stderr.write(f"Downloading {coordinates[0]} once, to {target}\n")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="resolving-") as name:
         scratch = Path(name)
-        cache = scratch / "cache"
         (scratch / "ivy.xml").write_text(module)
-        command = [str(find_java()), "-cp", str(_ivy_jar()), "org.apache.ivy.Main", "-cache", str(cache)]
+        command = [str(find_java()), "-cp", str(_ivy_jar()), "org.apache.ivy.Main", "-cache", f"{scratch}/cache"]
         command += ["-ivy", f"{scratch}/ivy.xml", "-confs", "default", "-types", "jar", "bundle", ARCHIVE]
         command += ["-retrieve", f"{scratch}/jars/[artifact]-[revision].[ext]"]
-        console = _stderr_console()
         try:
-            with _progress_line(console) as show:
-                process = _run(command, lambda s: show(download_line(coordinates[0], _size_bytes(cache), s), s))
+            process = subprocess.run(command, capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
             raise ClusterError(
                 f"Downloading {coordinates[0]} took over {RESOLVE_TIMEOUT_S:.0f} s: try again."
@@ -126,37 +110,7 @@ def _download(coordinates: Sequence[str], module: str, target: Path) -> None:
             shutil.unpack_archive(archive, scratch / "jars", filter="data")
             archive.unlink()
         (scratch / "jars").rename(target)
-        elapsed_s = time.monotonic() - started_at
-        console.print(f"Downloaded {_size_bytes(cache) / 1e6:.1f} MB in {elapsed_s:.0f} s to {target}")
-
-
-def _run(command: Sequence[str], report: Callable[[float], None]) -> subprocess.CompletedProcess[str]:
-    """`subprocess.run` that reports the seconds elapsed several times a second."""
-    started_at = time.monotonic()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            while (elapsed_s := time.monotonic() - started_at) < RESOLVE_TIMEOUT_S:
-                report(elapsed_s)
-                with suppress(subprocess.TimeoutExpired):
-                    output, errors = process.communicate(timeout=POLL_S)
-                    return subprocess.CompletedProcess(command, process.returncode, output, errors)
-            raise subprocess.TimeoutExpired(command, RESOLVE_TIMEOUT_S)
-        finally:
-            process.kill()
-
-
-def download_line(coordinate: str, size_bytes: int, elapsed_s: float) -> str:
-    return f"Downloading {coordinate}: {size_bytes / 1e6:.1f} MB after {elapsed_s:.0f} s"
-
-
-def _size_bytes(folder: Path) -> int:
-    """Size of the files below `folder`. Files may vanish meanwhile: Ivy renames each complete file."""
-    size_bytes = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(FileNotFoundError):
-                size_bytes += Path(parent, name).stat().st_size
-    return size_bytes
+    sys.stderr.write(f"Downloaded {coordinates[0]} in {time.monotonic() - started_at:.0f} s\n")
 
 
 def ivy_module(coordinates: Sequence[str], transitive: bool = True) -> str:
@@ -184,31 +138,3 @@ def _ivy_jar() -> Path:
     if not jars:
         raise ClusterError("pyspark's jars folder holds no ivy-*.jar: pip install pyspark (not pyspark-client).")
     return jars[0]
-
-
-def _stderr_console() -> Console:
-    """Prints lines unchanged: rich takes the colons of coordinates for emoji."""
-    from rich.console import Console
-
-    return Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def _progress_line(console: Console) -> Iterator[Callable[[str, float], None]]:
-    """A function to call several times a second, with a line and the elapsed seconds. A terminal's line is erased at
-    the end."""
-    from rich.text import Text
-
-    if console.is_terminal and not console.is_dumb_terminal:
-        with console.status("") as status:
-            yield lambda line, _: status.update(Text(line))
-        return
-    due_s = 0.0
-
-    def show(line: str, elapsed_s: float) -> None:
-        nonlocal due_s
-        if elapsed_s >= due_s:
-            console.print(line)
-            due_s = elapsed_s + PLAIN_INTERVAL_S
-
-    yield show
