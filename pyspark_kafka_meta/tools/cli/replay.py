@@ -26,7 +26,7 @@ from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
 from pyspark_kafka_meta.tools.console import Shown, note
-from pyspark_kafka_meta.tools.doctor.topic_checks import split_options
+from pyspark_kafka_meta.tools.doctor.topic_checks import writing_query
 from pyspark_kafka_meta.tools.formatting import plain
 from pyspark_kafka_meta.typed.dead_letters import LETTER_SCHEMA, Letter, read_letter
 from pyspark_kafka_meta.write.input_columns import RECORD_COLUMNS
@@ -102,7 +102,7 @@ def replay(
     """
     if letters == to:
         raise OptionError("--to must be another topic than that of the letters, which would get its own letters")
-    reading, sink = split_options({**LARGE_RECORDS, **cluster})
+    reading, sink = writing_query({**LARGE_RECORDS, **cluster}, to)
     given = {"kafka.isolation.level": "read_committed", **reading, "subscribe": letters}
     source = SourceOptions.parse(given).for_batch()
     with ExitStack() as opened:

@@ -6,7 +6,7 @@ serializer leaves no trace in the registry.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -29,20 +29,15 @@ from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import OffsetRange
 from pyspark_kafka_meta.options import (
-    ChangesOptions,
     ColumnFormat,
     FetchOptions,
     Framing,
     OnMalformedRecord,
     ReadOptions,
-    RegistryOptions,
-    SinkOptions,
     SourceOptions,
     TypedValuesOptions,
     default_options,
-    option_names,
 )
-from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
 from pyspark_kafka_meta.read.fetching.newest_values import newest_schemas
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
@@ -67,21 +62,6 @@ _FIXES: dict[type[KafkaMetaError], str] = {
     OptionError: "correct the option",
 }
 _OTHER_FIX = "correct the options of typed values as the error says"
-
-
-def split_typed_options(
-    cluster: Mapping[str, str], topics: Sequence[str], *, writes: bool = False
-) -> tuple[dict[str, str], TypedValuesOptions, ChangesOptions | None]:
-    """The other options, the options of typed values of a query that reads, or writes, the topics, and of changes.
-    Raises OptionError: an option of typed values, or of changes, is invalid."""
-    names = option_names(TypedValuesOptions, RegistryOptions, ChangesOptions)
-    given = CaseInsensitiveMap(cluster)
-    typed = {name: text for name, text in given.items() if name in CaseInsensitiveMap(dict.fromkeys(names, ""))}
-    query, rest = {"kafka.bootstrap.servers": "localhost:9092", **typed}, given.without(*names)
-    if writes:
-        return rest, SinkOptions.parse({"topic": next(iter(topics), "any"), **query}).typed, None
-    source = SourceOptions.parse({"subscribe": ",".join(topics) or "any", **query})
-    return rest, source.typed, source.changes
 
 
 def registry_findings(

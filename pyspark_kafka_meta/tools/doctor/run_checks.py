@@ -42,7 +42,7 @@ def run_checks(
     yield "This machine", machine
     if any(finding.verdict is Verdict.FAIL and finding.check.startswith("package") for finding in machine):
         return
-    from pyspark_kafka_meta.options import ClientOptions, FetchOptions, SourceOptions, default_options
+    from pyspark_kafka_meta.options import FetchOptions, SinkOptions
     from pyspark_kafka_meta.tools.doctor.connection_checks import (
         bootstrap_findings,
         broker_findings,
@@ -50,15 +50,18 @@ def run_checks(
         reach_all,
         responding,
     )
-    from pyspark_kafka_meta.tools.doctor.registry_checks import split_typed_options
-    from pyspark_kafka_meta.tools.doctor.topic_checks import split_options, topic_findings, write_findings
+    from pyspark_kafka_meta.tools.doctor.topic_checks import (
+        reading_query,
+        topic_findings,
+        write_findings,
+        writing_query,
+    )
 
     addresses: Sequence[Address] = ()
     source = None
-    cluster, typed, changes = split_typed_options(cluster, topics, writes=checks_writes)
-    cluster, writing = split_options(cluster) if checks_writes else (cluster, None)
+    cluster, query = writing_query(cluster, topics[0]) if checks_writes else reading_query(cluster, topics)
     if cluster:
-        options, fetch = ClientOptions.parse(cluster), FetchOptions.parse(cluster)
+        options, fetch = query.client, FetchOptions.parse(cluster)
         addresses = options.bootstrap_servers
         results = reach_all(addresses, options)
         yield "Bootstrap addresses", bootstrap_findings(results)
@@ -69,16 +72,15 @@ def run_checks(
             yield "Brokers", broker_findings(brokers, results, fetch.client_rack)
             if topics:
                 options = replace(options, bootstrap_servers=tuple(reached))
-                yield "Topics", topic_findings(topics, brokers, options, fetch, must_read=writing is None)
-                if writing is None:
-                    known = {"client": options, "events": None, "fetch": fetch, "typed": typed, "changes": changes}
-                    source = default_options(SourceOptions, topics=tuple(topics), **known)
-                    if (letters := typed.dead_letter_topic) is not None:
-                        yield "Dead letters", topic_findings([letters], brokers, options, fetch, must_read=False)
-                        yield "Dead letters", write_findings([letters], options, split_options(cluster)[1])
+                yield "Topics", topic_findings(topics, brokers, options, fetch, must_read=not checks_writes)
+                if isinstance(query, SinkOptions):
+                    yield "Writes", write_findings(topics, options, query)
                 else:
-                    yield "Writes", write_findings(topics, options, writing)
-    yield from _sections_of_values(typed, topics, source, checks_writes)
+                    source = replace(query, client=options)
+                    if (letters := query.typed.dead_letter_topic) is not None:
+                        yield "Dead letters", topic_findings([letters], brokers, options, fetch, must_read=False)
+                        yield "Dead letters", write_findings([letters], options, writing_query(cluster, letters)[1])
+    yield from _sections_of_values(query.typed, topics, source, checks_writes)
     if checks_executors:
         yield "Executors", executor_findings(cluster, addresses, events_path)
 

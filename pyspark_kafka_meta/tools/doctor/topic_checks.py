@@ -55,11 +55,15 @@ from pyspark_kafka_meta.model import (
     shortened,
 )
 from pyspark_kafka_meta.options import (
+    ChangesOptions,
     ClientOptions,
     FetchOptions,
     ProducerOptions,
+    RegistryOptions,
     SinkOptions,
+    SourceOptions,
     TransactionOptions,
+    TypedValuesOptions,
     option_names,
 )
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
@@ -226,12 +230,25 @@ def damaged_batch() -> bytes:
     return bytes(batch)
 
 
-def split_options(cluster: Mapping[str, str]) -> tuple[dict[str, str], SinkOptions]:
-    """The `kafka.*` options without the options of writing only, and all options parsed for writing. Raises
-    OptionError: an option is invalid, or is neither of reading nor of writing."""
-    given = CaseInsensitiveMap(cluster)
-    writing = SinkOptions.parse(given.without(*option_names(FetchOptions)))
-    return given.without(*option_names(ProducerOptions, TransactionOptions)), writing
+def reading_query(given: Mapping[str, str], topics: Sequence[str]) -> tuple[dict[str, str], SourceOptions]:
+    """The options of brokers, empty to check none; and all options of a query that reads the topics. Raises
+    OptionError."""
+    brokers, given = _with_servers(given)
+    return brokers, SourceOptions.parse({**given, "subscribe": ",".join(topics) or "any"})
+
+
+def writing_query(given: Mapping[str, str], topic: str) -> tuple[dict[str, str], SinkOptions]:
+    """As `reading_query`, of a query that writes the topic. Its options may be beside those of reading."""
+    brokers, given = _with_servers(given)
+    return brokers, SinkOptions.parse({**given.without(*option_names(FetchOptions)), "topic": topic})
+
+
+def _with_servers(given: Mapping[str, str]) -> tuple[dict[str, str], CaseInsensitiveMap[str]]:
+    """The options of brokers; and all, with servers that nobody asks if there are none."""
+    of_values = option_names(TypedValuesOptions, RegistryOptions, ChangesOptions)
+    of_writes = option_names(ProducerOptions, TransactionOptions)
+    brokers = CaseInsensitiveMap(given).without(*of_values, *of_writes)
+    return brokers, CaseInsensitiveMap(given if brokers else {"kafka.bootstrap.servers": "localhost:9092", **given})
 
 
 def write_findings(topics: Collection[str], options: ClientOptions, writing: SinkOptions) -> Iterator[Finding]:

@@ -11,7 +11,8 @@ import pytest
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 from pyspark_kafka_meta.tools.doctor import Finding, Verdict, registry_checks
-from pyspark_kafka_meta.tools.doctor.registry_checks import registry_findings, split_typed_options
+from pyspark_kafka_meta.tools.doctor.registry_checks import registry_findings
+from pyspark_kafka_meta.tools.doctor.topic_checks import reading_query, writing_query
 from pyspark_kafka_meta.typed.protobuf.schema import descriptor_set
 from tests.unit.typed.protobuf.test_columns import FILE, sized
 
@@ -25,9 +26,10 @@ def busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def findings(registry: MockRegistry | None, *topics: str, writes: bool = False, **options: str) -> list[Finding]:
     url = {} if registry is None else {"schema.registry.url": registry.url}
-    rest, typed, _ = split_typed_options({**SERVERS, **url, **options}, topics, writes=writes)
+    given = {**SERVERS, **url, **options}
+    rest, query = writing_query(given, next(iter(topics), "any")) if writes else reading_query(given, topics)
     assert rest == SERVERS
-    return list(registry_findings(typed, topics, timeout_ms=20_000, writes=writes))
+    return list(registry_findings(query.typed, topics, timeout_ms=20_000, writes=writes))
 
 
 def test_a_registry_and_the_schema_of_each_column_are_fine(registry: MockRegistry) -> None:
@@ -147,7 +149,7 @@ def test_registry_is_not_asked_for_a_schema_that_a_write_does_not_name(registry:
 
 def test_options_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(OptionError, match=r"needs 'schema\.registry\.url'"):
-        split_typed_options({**SERVERS, "valueFormat": "avro"}, ["t"])
+        reading_query({**SERVERS, "valueFormat": "avro"}, ["t"])
 
 
 FAULTS: list[tuple[str, Callable[[MockRegistry], object], str, str]] = [
@@ -187,8 +189,8 @@ def test_each_failure_is_one_sentence_and_the_next_step(
 
 def test_silent_registry_is_left_at_the_deadline_and_the_next_step_is_told(registry: MockRegistry) -> None:
     registry.delay_s = 30.0
-    _, typed, _ = split_typed_options({**SERVERS, "schema.registry.url": registry.url}, (), writes=False)
-    (failure,) = registry_findings(typed, (), timeout_ms=1_000, writes=False)
+    _, query = reading_query({**SERVERS, "schema.registry.url": registry.url}, ())
+    (failure,) = registry_findings(query.typed, (), timeout_ms=1_000, writes=False)
 
     assert (failure.check, failure.verdict) == ("registry", Verdict.FAIL)
     assert "raise 'schema.registry.timeout.ms'" in f"{failure.what} -> {failure.fix}"

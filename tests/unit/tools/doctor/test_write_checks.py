@@ -13,9 +13,8 @@ from pyspark_kafka_meta.events.publisher import EventPublisher
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
-from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tools.doctor import Finding, Verdict
-from pyspark_kafka_meta.tools.doctor.topic_checks import check_writes, damaged_batch, split_options
+from pyspark_kafka_meta.tools.doctor.topic_checks import check_writes, damaged_batch, writing_query
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.fake_network import FakeClock, FakeNetwork
@@ -38,9 +37,9 @@ def network() -> FakeNetwork:
 
 def findings(network: FakeNetwork, *topics: str, **options: str) -> dict[str, Finding]:
     named = {f"kafka.{name.replace('_', '.')}": value for name, value in options.items()}
-    cluster, writing = split_options({**SERVERS, **named})
+    _, writing = writing_query({**SERVERS, **named}, "t")
     client = KafkaClient(
-        ClientOptions.parse(cluster),
+        writing.client,
         EventPublisher((), cli_origin()),
         network=network,
         clock=network.clock,
@@ -171,7 +170,8 @@ def test_batch_is_whole_but_for_its_checksum_and_holds_no_record() -> None:
 
 def test_options_of_reading_and_writing_are_told_apart_in_any_case() -> None:
     reading = {**SERVERS, "kafka.client.rack": "r1"}
-    rest, writing = split_options({**reading, "kafka.ACKS": "1", "kafka.compression.type": "zstd"})
+    given = {**reading, "kafka.ACKS": "1", "kafka.compression.type": "zstd"}
+    rest, writing = writing_query(given, "t")
     producer = writing.producer
 
     assert rest == reading
