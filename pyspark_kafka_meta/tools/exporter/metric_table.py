@@ -1,12 +1,14 @@
 """Every metric of the exporter, with its labels, and `Readings`, the values of metrics at one moment; pure.
 
-Names follow https://prometheus.io/docs/practices/naming: base units, and `_total` for counters. Executors are labels of
-gauges alone: the series of an executor end with its caches. Partitions are labels only on request.
+Names follow https://prometheus.io/docs/practices/naming: base units, and `_total` for counters; each begins with
+`kafkameta_`. Executors are labels of gauges alone: the series of an executor end with its caches. Partitions are labels
+only on request.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from enum import StrEnum
@@ -36,15 +38,15 @@ class Metric:
 
 
 def _counter(name: str, labels: str, doc: str) -> Metric:
-    return Metric(name, Kind.COUNTER, doc, tuple(labels.split()))
+    return Metric(f"kafkameta_{name}", Kind.COUNTER, doc, tuple(labels.split()))
 
 
 def _gauge(name: str, labels: str, doc: str) -> Metric:
-    return Metric(name, Kind.GAUGE, doc, tuple(labels.split()))
+    return Metric(f"kafkameta_{name}", Kind.GAUGE, doc, tuple(labels.split()))
 
 
 def _histogram(name: str, labels: str, buckets: tuple[float, ...], doc: str) -> Metric:
-    return Metric(name, Kind.HISTOGRAM, doc, tuple(labels.split()), buckets)
+    return Metric(f"kafkameta_{name}", Kind.HISTOGRAM, doc, tuple(labels.split()), buckets)
 
 
 class Source(StrEnum):
@@ -76,143 +78,111 @@ BATCH_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 
 # --- of events --------------------------------------------------------------------------------------------------------
 
-EVENTS = _counter("kafkameta_events_total", "role kind", "Events of metadata caches.")
-REFRESHES = _counter("kafkameta_refreshes_total", "role reason outcome", "Metadata requests.")
+EVENTS = _counter("events_total", "role kind", "Events of metadata caches.")
+REFRESHES = _counter("refreshes_total", "role reason outcome", "Metadata requests.")
 REFRESH_SECONDS = _histogram(
-    "kafkameta_refresh_seconds",
+    "refresh_seconds",
     "cluster_id broker",
     REQUEST_BUCKETS,
     "Duration of Metadata requests, connecting included; broker `bootstrap` is any bootstrap address.",
 )
-REFRESH_BYTES = _counter(
-    "kafkameta_refresh_bytes_total", "cluster_id broker", "Bytes of Metadata requests and responses."
-)
+REFRESH_BYTES = _counter("refresh_bytes_total", "cluster_id broker", "Bytes of Metadata requests and responses.")
 RECOVERY_SECONDS = _histogram(
-    "kafkameta_recovery_seconds", "role", RECOVERY_BUCKETS, "Duration of problems that a refresh or hint ended."
+    "recovery_seconds", "role", RECOVERY_BUCKETS, "Duration of problems that a refresh or hint ended."
 )
 QUERY_REFRESHES = _counter(
-    "kafkameta_query_refreshes_total", "query_id outcome", "Metadata requests in tasks of a streaming query."
+    "query_refreshes_total", "query_id outcome", "Metadata requests in tasks of a streaming query."
 )
-RETRIES = _counter("kafkameta_retries_total", "role", "Failed requests and retriable errors of partitions.")
+RETRIES = _counter("retries_total", "role", "Failed requests and retriable errors of partitions.")
 THROTTLE_SECONDS = _counter(
-    "kafkameta_throttle_seconds_total", "role request", "Throttle time of `metadata`, `fetch` and `produce` requests."
+    "throttle_seconds_total", "role request", "Throttle time of `metadata`, `fetch` and `produce` requests."
 )
-FETCH_REQUESTS = _counter("kafkameta_fetch_requests_total", "cluster_id broker", "Answered Fetch requests.")
-FETCH_BYTES = _counter("kafkameta_fetch_response_bytes_total", "cluster_id broker", "Bytes of Fetch responses.")
-PRODUCE_REQUESTS = _counter("kafkameta_produce_requests_total", "cluster_id broker", "Answered Produce requests.")
-PRODUCE_BYTES = _counter("kafkameta_produce_request_bytes_total", "cluster_id broker", "Bytes of Produce requests.")
-DATA_LOSSES = _counter("kafkameta_data_losses_total", "topic", "Times that records of a partition were skipped.")
-LOST_OFFSETS = _counter("kafkameta_lost_offsets_total", "topic", "Skipped offsets, where their number is known.")
+FETCH_REQUESTS = _counter("fetch_requests_total", "cluster_id broker", "Answered Fetch requests.")
+FETCH_BYTES = _counter("fetch_response_bytes_total", "cluster_id broker", "Bytes of Fetch responses.")
+PRODUCE_REQUESTS = _counter("produce_requests_total", "cluster_id broker", "Answered Produce requests.")
+PRODUCE_BYTES = _counter("produce_request_bytes_total", "cluster_id broker", "Bytes of Produce requests.")
+DATA_LOSSES = _counter("data_losses_total", "topic", "Times that records of a partition were skipped.")
+LOST_OFFSETS = _counter("lost_offsets_total", "topic", "Skipped offsets, where their number is known.")
 MALFORMED_RECORDS = _counter(
-    "kafkameta_malformed_records_total",
-    "topic column",
-    "Keys or values that could not be decoded, and did not fail their task.",
+    "malformed_records_total", "topic column", "Keys or values that could not be decoded, and did not fail their task."
 )
 TABLE_CHANGES = _counter(
-    "kafkameta_table_changes_total",
+    "table_changes_total",
     "topic op",
     "Changes of databases that tasks read: by op, skipped ones without a row, and malformed ones.",
 )
-FILTERED_RECORDS = _counter("kafkameta_filtered_records_total", "topic", "Records that the option `where` dropped.")
-SCHEMA_LOOKUPS = _counter("kafkameta_schema_lookups_total", "role reason outcome", "Requests to the schema registry.")
+FILTERED_RECORDS = _counter("filtered_records_total", "topic", "Records that the option `where` dropped.")
+SCHEMA_LOOKUPS = _counter("schema_lookups_total", "role reason outcome", "Requests to the schema registry.")
 SCHEMA_LOOKUP_SECONDS = _histogram(
-    "kafkameta_schema_lookup_seconds",
-    "outcome",
-    LOOKUP_BUCKETS,
-    "Duration of requests to the schema registry, with retries.",
+    "schema_lookup_seconds", "outcome", LOOKUP_BUCKETS, "Duration of requests to the schema registry, with retries."
 )
-TRANSACTIONS_BEGUN = _counter(
-    "kafkameta_transactions_begun_total", "role", "Transactions that tasks and committers began."
-)
+TRANSACTIONS_BEGUN = _counter("transactions_begun_total", "role", "Transactions that tasks and committers began.")
 TRANSACTIONS_ENDED = _counter(
-    "kafkameta_transactions_ended_total",
+    "transactions_ended_total",
     "sink result",
     "Transactions that were `committed`, `aborted`, or `recovered` from an earlier run.",
 )
 TRANSACTIONS_SECONDS = _histogram(
-    "kafkameta_transactions_end_seconds",
-    "result",
-    BATCH_BUCKETS,
-    "Duration of the commit, abort or recovery of a batch.",
+    "transactions_end_seconds", "result", BATCH_BUCKETS, "Duration of the commit, abort or recovery of a batch."
 )
-COPIED_RECORDS = _counter(
-    "kafkameta_copied_records_total", "sink", "Decided records that were written again after a timeout."
-)
-EVENTS_DROPPED = _counter(
-    "kafkameta_events_dropped_total", "", "Events that their process lost: full disk, topic down."
-)
+COPIED_RECORDS = _counter("copied_records_total", "sink", "Decided records that were written again after a timeout.")
+EVENTS_DROPPED = _counter("events_dropped_total", "", "Events that their process lost: full disk, topic down.")
 EVENTS_MISSING = _gauge(
-    "kafkameta_events_missing",
-    "",
-    "Gaps in the numbers of events: lost, not written at a kill, or deleted with old files.",
+    "events_missing", "", "Gaps in the numbers of events: lost, not written at a kill, or deleted with old files."
 )
 
 # --- of caches --------------------------------------------------------------------------------------------------------
 
 _EXECUTOR = "application_id executor"
 """Beside the driver and in commands, the role stands for the executor."""
-CACHES = _gauge("kafkameta_caches", _EXECUTOR, "Caches with an event in the last ten minutes, neither closed nor dead.")
+CACHES = _gauge("caches", _EXECUTOR, "Caches with an event in the last ten minutes, neither closed nor dead.")
 CACHE_LAST_REFRESH = _gauge(
-    "kafkameta_cache_last_refresh_timestamp_seconds", _EXECUTOR, "Last refresh of the oldest of an executor's caches."
+    "cache_last_refresh_timestamp_seconds", _EXECUTOR, "Last refresh of the oldest of an executor's caches."
 )
-CACHE_GENERATION = _gauge(
-    "kafkameta_cache_generation", _EXECUTOR, "Most Metadata responses to one of an executor's caches."
-)
-CACHED_PARTITIONS = _gauge("kafkameta_cached_partitions", _EXECUTOR, "Partitions in the caches of an executor.")
+CACHE_GENERATION = _gauge("cache_generation", _EXECUTOR, "Most Metadata responses to one of an executor's caches.")
+CACHED_PARTITIONS = _gauge("cached_partitions", _EXECUTOR, "Partitions in the caches of an executor.")
 STALE_PARTITIONS = _gauge(
-    "kafkameta_stale_partitions",
-    _EXECUTOR,
-    "Of these, partitions with an older leader epoch or topic id than the cluster's.",
+    "stale_partitions", _EXECUTOR, "Of these, partitions with an older leader epoch or topic id than the cluster's."
 )
 
 # --- of queries -------------------------------------------------------------------------------------------------------
 
-LAG_RECORDS = _gauge("kafkameta_lag_records", "query_id topic", "Offsets between a query and the end of the logs.")
-LAG_SECONDS = _gauge("kafkameta_lag_seconds", "query_id topic", "Age of the oldest unread record by its timestamp.")
+LAG_RECORDS = _gauge("lag_records", "query_id topic", "Offsets between a query and the end of the logs.")
+LAG_SECONDS = _gauge("lag_seconds", "query_id topic", "Age of the oldest unread record by its timestamp.")
 LAG_SECONDS_UNKNOWN = _gauge(
-    "kafkameta_lag_seconds_unknown_partitions",
+    "lag_seconds_unknown_partitions",
     "query_id topic",
     "Partitions with unread records of unknown age: `kafkameta_lag_seconds` is then a lower bound.",
 )
 LAG_UNKNOWN = _gauge(
-    "kafkameta_lag_unknown_partitions",
-    "query_id topic",
-    "Partitions that are not in the lag: no leader, gone, or recreated.",
+    "lag_unknown_partitions", "query_id topic", "Partitions that are not in the lag: no leader, gone, or recreated."
 )
 PARTITION_LAG_RECORDS = _gauge(
-    "kafkameta_partition_lag_records", "query_id topic partition", "The same by partition, with `--per-partition`."
+    "partition_lag_records", "query_id topic partition", "The same by partition, with `--per-partition`."
 )
 PARTITION_LAG_SECONDS = _gauge(
-    "kafkameta_partition_lag_seconds", "query_id topic partition", "The same by partition, with `--per-partition`."
+    "partition_lag_seconds", "query_id topic partition", "The same by partition, with `--per-partition`."
 )
-QUERY_INFO = _gauge("kafkameta_query_info", "query_id name", "1, with the name of a query; in a driver only.")
-QUERY_BATCH = _gauge("kafkameta_query_batch", "query_id", "Number of the last finished micro-batch.")
+QUERY_INFO = _gauge("query_info", "query_id name", "1, with the name of a query; in a driver only.")
+QUERY_BATCH = _gauge("query_batch", "query_id", "Number of the last finished micro-batch.")
 QUERY_BATCH_SECONDS = _histogram(
-    "kafkameta_query_batch_seconds", "query_id", BATCH_BUCKETS, "Duration of micro-batches; in a driver only."
+    "query_batch_seconds", "query_id", BATCH_BUCKETS, "Duration of micro-batches; in a driver only."
 )
-QUERY_RECORDS = _counter(
-    "kafkameta_query_records_total", "query_id", "Records that a query has read; in a driver only."
-)
+QUERY_RECORDS = _counter("query_records_total", "query_id", "Records that a query has read; in a driver only.")
 
 # --- of transactions, from the cluster --------------------------------------------------------------------------------
 
-OPEN_TRANSACTIONS = _gauge(
-    "kafkameta_open_transactions", "sink", "Open transactions; the sink of other producers is empty."
-)
-OPEN_TRANSACTION_SECONDS = _gauge("kafkameta_open_transaction_seconds", "sink", "Age of the oldest open transaction.")
-DECIDED_TRANSACTIONS = _gauge(
-    "kafkameta_decided_transactions", "sink", "Transactions of decided batches that are not settled."
-)
+OPEN_TRANSACTIONS = _gauge("open_transactions", "sink", "Open transactions; the sink of other producers is empty.")
+OPEN_TRANSACTION_SECONDS = _gauge("open_transaction_seconds", "sink", "Age of the oldest open transaction.")
+DECIDED_TRANSACTIONS = _gauge("decided_transactions", "sink", "Transactions of decided batches that are not settled.")
 
 # --- of the exporter itself -------------------------------------------------------------------------------------------
 
-UP = _gauge("kafkameta_exporter_up", "source", "Whether the last poll of a source succeeded.")
-LAST_SUCCESS = _gauge("kafkameta_exporter_last_success_timestamp_seconds", "source", "Last successful poll.")
-ERRORS = _counter("kafkameta_exporter_errors_total", "source", "Failed polls.")
-POLL_SECONDS = _gauge("kafkameta_exporter_poll_seconds", "source", "Duration of the last poll.")
-UNREADABLE_FILES = _gauge(
-    "kafkameta_exporter_unreadable_files", "", "Event files that cannot be read; tried again at each poll."
-)
+UP = _gauge("exporter_up", "source", "Whether the last poll of a source succeeded.")
+LAST_SUCCESS = _gauge("exporter_last_success_timestamp_seconds", "source", "Last successful poll.")
+ERRORS = _counter("exporter_errors_total", "source", "Failed polls.")
+POLL_SECONDS = _gauge("exporter_poll_seconds", "source", "Duration of the last poll.")
+UNREADABLE_FILES = _gauge("exporter_unreadable_files", "", "Event files that cannot be read; tried again at each poll.")
 
 METRICS: tuple[Metric, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Metric))
 
@@ -258,13 +228,10 @@ class Readings:
         numbers = self.numbers.setdefault(metric, {})
         numbers[labels] = numbers.get(labels, 0) + value
 
-    def raise_to(self, metric: Metric, value: float, *labels: str) -> None:
+    def choose(self, which: Callable[[float, float], float], metric: Metric, value: float, *labels: str) -> None:
+        """Keep the largest, or the smallest, of several values; `which` is max or min."""
         numbers = self.numbers.setdefault(metric, {})
-        numbers[labels] = max(numbers.get(labels, value), value)
-
-    def lower_to(self, metric: Metric, value: float, *labels: str) -> None:
-        numbers = self.numbers.setdefault(metric, {})
-        numbers[labels] = min(numbers.get(labels, value), value)
+        numbers[labels] = which(numbers.get(labels, value), value)
 
     def observe(self, metric: Metric, value: float, *labels: str) -> None:
         distributions = self.distributions.setdefault(metric, {})

@@ -237,9 +237,9 @@ def _read_cache(readings: Readings, cache: _Cache) -> None:
     contents, labels = cache.contents, _labels(cache)
     readings.add(metrics.CACHES, 1, *labels)
     readings.add(metrics.CACHED_PARTITIONS, len(contents.leaders), *labels)
-    readings.raise_to(metrics.CACHE_GENERATION, contents.last["generation_after"] or 0, *labels)
+    readings.choose(max, metrics.CACHE_GENERATION, contents.last["generation_after"] or 0, *labels)
     if contents.last_response_ms is not None:
-        readings.lower_to(metrics.CACHE_LAST_REFRESH, contents.last_response_ms / 1000, *labels)
+        readings.choose(min, metrics.CACHE_LAST_REFRESH, contents.last_response_ms / 1000, *labels)
 
 
 def _known(values: Collection[str], value: str | None) -> str:
@@ -320,7 +320,7 @@ def read_lag(readings: Readings, query_id: str, rows: Iterable[LagRow], per_part
             if per_partition:
                 readings.set(metrics.PARTITION_LAG_RECORDS, row.records_behind, *partition)
         if row.seconds_behind is not None:
-            readings.raise_to(metrics.LAG_SECONDS, row.seconds_behind, *topic)
+            readings.choose(max, metrics.LAG_SECONDS, row.seconds_behind, *topic)
             if per_partition:
                 readings.set(metrics.PARTITION_LAG_SECONDS, row.seconds_behind, *partition)
 
@@ -340,7 +340,7 @@ def read_transactions(readings: Readings, rows: Iterable[TransactionRow], sinks:
         readings.add(metrics.OPEN_TRANSACTIONS, is_open, sink)
         readings.add(metrics.DECIDED_TRANSACTIONS, row.is_decided, sink)
         if is_open and row.open_ms is not None:
-            readings.raise_to(metrics.OPEN_TRANSACTION_SECONDS, row.open_ms / 1000, sink)
+            readings.choose(max, metrics.OPEN_TRANSACTION_SECONDS, row.open_ms / 1000, sink)
 
 
 def read_health(readings: Readings, polled: Mapping[Source, Health], unreadable_files: int) -> None:
