@@ -4,13 +4,11 @@ prints and the page draws. Nothing that a broker sent can steer a terminal."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -127,79 +125,23 @@ def is_notable(event: EventRow) -> bool:
     return event["outcome"] != Outcome.UNCHANGED or event["reason"] in NOTABLE_REASONS
 
 
-class _EventColumn(NamedTuple):
-    """A column of fixed width, or with a share of the rest."""
-
-    width: int = 0
-    share: int = 0
-    justify: JustifyMethod = "left"
-
-
-COLUMNS = {
-    "time": _EventColumn(14),
-    "who": _EventColumn(share=4),
-    "why": _EventColumn(share=5),
-    "asked": _EventColumn(share=3),
-    "ms": _EventColumn(7, justify="right"),
-    "bytes": _EventColumn(6, justify="right"),
-    "what changed": _EventColumn(share=5),
-    "healed in": _EventColumn(10, justify="right"),
-}
+def events_table(events: Iterable[EventRow]) -> Table:
+    """Each event as a paragraph beside its time: columns would split the names of hosts and topics."""
+    table = Table.grid(padding=(0, 1, 0, 0))
+    for event in events:
+        time = datetime.fromtimestamp(event["time_ms"] / 1000)
+        table.add_row(plain(f"{time:%m-%d %H:%M:%S}"), _paragraph(event))
+    return table
 
 
-class EventsTable:
-    """Events in columns where these are wide enough for every word, else as paragraphs. The widths depend on the
-    terminal alone, so that several tables line up."""
-
-    def __init__(self, events: Collection[EventRow], show_header: bool = True) -> None:
-        self._rows = [_cells(event) for event in events]
-        self._show_header = show_header
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        widths = _column_widths(options.max_width)
-        if not all(_longest_word(cell) <= width for row in self._rows for cell, width in zip(row, widths, strict=True)):
-            yield self._paragraphs()
-            return
-        table = Table(box=SIMPLE_HEAD, padding=0, show_header=self._show_header, show_edge=False)
-        for (name, column), width in zip(COLUMNS.items(), widths, strict=True):
-            table.add_column(name, width=width, justify=column.justify)
-        for row in self._rows:
-            table.add_row(*row)
-        yield table
-
-    def _paragraphs(self) -> Table:
-        table = Table.grid(padding=(0, 1, 0, 0))
-        table.add_column(width=COLUMNS["time"].width)
-        for time, cache, reason, broker, latency, size, changes, recovery in self._rows:
-            cost = ", ".join(f"{value} {unit}" for value, unit in ((latency, "ms"), (size, "bytes")) if value)
-            verb = "" if broker.plain.startswith("(") else "asked "
-            request = Text(f"{cache} {verb}{broker}" + (f" ({cost})" if cost else ""))
-            changes += f", healed in {recovery}" if recovery else ""
-            table.add_row(time, Text("\n", overflow="fold").join([reason, request, changes]))
-        return table
-
-
-def _cells(event: EventRow) -> list[Text]:
-    return [
-        plain(f"{datetime.fromtimestamp(event['time_ms'] / 1000):%m-%d %H:%M:%S}"),
-        plain(cache_text(event)),
-        plain(reason_text(event)),
-        plain(broker_text(event)),
-        plain(ms_text(event["latency_ms"])),
-        plain(event["response_bytes"]),
-        plain(changes_text(event), OUTCOME_STYLES.get(event["outcome"], "")),
-        plain(None if event["recovery_ms"] is None else f"{ms_text(event['recovery_ms'])} ms"),
-    ]
-
-
-def _column_widths(screen: int) -> list[int]:
-    rest = screen - (len(COLUMNS) - 1) - sum(column.width for column in COLUMNS.values())
-    shares = sum(column.share for column in COLUMNS.values())
-    return [column.width or rest * column.share // shares for column in COLUMNS.values()]
-
-
-def _longest_word(cell: Text) -> int:
-    return max(map(cell_len, cell.plain.split()), default=0)
+def _paragraph(event: EventRow) -> Text:
+    costs = {"ms": ms_text(event["latency_ms"]), "bytes": event["response_bytes"]}
+    cost = ", ".join(f"{value} {unit}" for unit, value in costs.items() if value)
+    asked = "" if event["broker_host"] is None and event["kind"] != EventKind.SCHEMA_LOOKUP else "asked "
+    request = f"{cache_text(event)} {asked}{broker_text(event)}" + (f" ({cost})" if cost else "")
+    recovery = "" if event["recovery_ms"] is None else f", healed in {ms_text(event['recovery_ms'])} ms"
+    changes = plain(changes_text(event), OUTCOME_STYLES.get(event["outcome"], "")).append(recovery)
+    return Text("\n", overflow="fold").join([plain(reason_text(event)), plain(request), changes])
 
 
 def _schemas(event: EventRow) -> Iterator[str]:

@@ -26,7 +26,7 @@ from pyspark_kafka_meta.tables.cluster_query import ClusterDescription, describe
 from pyspark_kafka_meta.tables.lag import LagSummary
 from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
 from pyspark_kafka_meta.tools.console import Shown
-from pyspark_kafka_meta.tools.formatting import TABLE_STYLE, EventsTable, lag_view, plain
+from pyspark_kafka_meta.tools.formatting import TABLE_STYLE, events_table, lag_view, plain
 
 if TYPE_CHECKING:  # of a query that moves
     from pyspark_kafka_meta.tools.move_checkpoint import Move
@@ -71,7 +71,7 @@ def _metadata_tables(seen: Look) -> Group:
     )
     tables: list[RenderableType] = [heading, _brokers_table(response), _topics_table(response)]
     if seen.events:
-        tables += [Text("Events of the cache of this command"), EventsTable(seen.events)]
+        tables += [Text("Events of the cache of this command"), events_table(seen.events)]
     return Group(*tables)
 
 

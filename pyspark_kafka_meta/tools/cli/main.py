@@ -192,12 +192,13 @@ def events(
     Events are read from --path, or from --events-topic at --bootstrap-servers, by default from the default folders of
     this machine, for the latest application.
     """
+    from pyspark_kafka_meta.tables.caches_from_events import EventRow
     from pyspark_kafka_meta.tools.cli.events import EventFilter, follow_events, show_events
-    from pyspark_kafka_meta.tools.formatting import EventsTable
+    from pyspark_kafka_meta.tools.formatting import events_table
     from pyspark_kafka_meta.tools.sources import open_events
 
     console = table_console(as_json)
-    show = print_lines if console is None else Tables(console, EventsTable)
+    show = print_lines if console is None else Tables[EventRow](console, lambda rows, _: events_table(rows))
     with reporting(until_ended=follow):
         earliest_ms = 0 if since is None else since_ms(since, int(time.time() * 1000))
         given = events_options(path, topic, cluster_options(bootstrap_servers, option, config))

@@ -46,7 +46,6 @@ from pyspark_kafka_meta.tools.demo.scenes import Act, Scene, SceneResult, scenes
 from pyspark_kafka_meta.tools.formatting import (
     STALE_STYLE,
     TABLE_STYLE,
-    EventsTable,
     event_line,
     is_notable,
     leader_cell,
@@ -323,7 +322,7 @@ def frame(state: ClusterState, heading: str, activity: str) -> RenderableType:
         *(plain(line, "bold") for line in heading.splitlines()),
         cluster,
         plain(progress_line(state, activity)),
-        EventsTable(state.events[-EVENTS_SHOWN:]),
+        *(plain(event_line(event)) for event in state.events[-EVENTS_SHOWN:]),
     ]
     if state.trouble is not None:
         parts.append(plain(f"No broker answers: {state.trouble}", "red"))

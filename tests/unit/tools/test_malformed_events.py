@@ -26,7 +26,7 @@ from pyspark_kafka_meta.tools.cluster_state import (
     stale_entries,
 )
 from pyspark_kafka_meta.tools.exporter.totals import EventTotals
-from pyspark_kafka_meta.tools.formatting import EventsTable
+from pyspark_kafka_meta.tools.formatting import events_table
 from pyspark_kafka_meta.tools.page import plots
 from pyspark_kafka_meta.tools.page.view_model import view_of
 from pyspark_kafka_meta.tools.sources import FolderEvents
@@ -132,7 +132,7 @@ def use(events: Sequence[EventRow]) -> None:
     newest = NewestEvents()
     newest.add(events)
     assert len(newest.in_order()) <= len(events)
-    Console(file=StringIO()).print(EventsTable(events))
+    Console(file=StringIO()).print(events_table(events))
     for plot in (plots.timeline, plots.latencies, plots.recoveries):
         json.dumps(plot(events, NOW_MS).options, allow_nan=False)
     brokers = known_brokers(events, ())

@@ -52,22 +52,6 @@ def test_a_pipe_gets_every_field_as_json_lines_newest_last(folder: Path) -> None
     ]
 
 
-def test_a_person_sees_who_asked_whom_why_and_what_changed(folder: Path) -> None:
-    header, *rest = run(folder, env=TERMINAL).stdout.splitlines()
-
-    assert header.split() == ["time", "who", "why", "asked", "ms", "bytes", "what", "changed", "healed", "in"]
-    shown = " ".join(" ".join(rest[3:]).split())
-    for text in (
-        "reader 1 worker:7 aaaaaaaa",
-        "broker 1 broker-1:9092",
-        "2.5",
-        "t-0: 1 to 2 (epoch 4 to 5)",
-        "120.0 ms",
-        "not_leader: t-0, broker 1, NOT_LEADER_OR_FOLLOWER (error 6)",
-    ):
-        assert text in shown
-
-
 WORDS = (
     "NOT_LEADER_OR_FOLLOWER",
     "worker-12.example:41187",
@@ -76,7 +60,7 @@ WORDS = (
 )
 
 
-@pytest.mark.parametrize("columns", [60, 80, 110, 127, 160, 200, 300])
+@pytest.mark.parametrize("columns", [60, 80, 200])
 def test_no_name_is_split_at_any_width(tmp_path: Path, columns: int) -> None:
     moved = moving("orders-by-customer", 17, (1, 2), (4, 5)) | {"broker_host": WORDS[2][:-6], "broker_port": 19092}
     origin = Origin(role=Role.READER, executor_id="12", host=WORDS[1][:-6], pid=41187)
@@ -87,7 +71,7 @@ def test_no_name_is_split_at_any_width(tmp_path: Path, columns: int) -> None:
     assert max(map(len, lines)) <= columns
 
 
-def test_a_narrow_terminal_shows_an_event_as_a_paragraph_beside_its_time(folder: Path) -> None:
+def test_a_terminal_shows_an_event_as_a_paragraph_beside_its_time(folder: Path) -> None:
     lines = run(folder, "--reason", "not_leader", env={**TERMINAL, "COLUMNS": "80"}).stdout.splitlines()
     assert [line[15:].rstrip() for line in lines] == [
         "not_leader: t-0, broker 1, NOT_LEADER_OR_FOLLOWER (error 6)",
