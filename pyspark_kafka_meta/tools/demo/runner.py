@@ -5,7 +5,6 @@ A terminal shows a frame that stays up to date, a pipe gets plain lines.
 
 from __future__ import annotations
 
-import math
 import select
 import sys
 import tempfile
@@ -15,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import Self
@@ -24,7 +22,6 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
-from pyspark_kafka_meta.events.event import Outcome
 from pyspark_kafka_meta.java_launcher import find_java
 from pyspark_kafka_meta.options import ClientOptions, SourceOptions
 from pyspark_kafka_meta.tables.caches_from_events import EventRow
@@ -56,10 +53,9 @@ from pyspark_kafka_meta.tools.sources import FolderEvents, StateReader
 
 CLUSTER_TIMEOUT_MS = 10_000
 SILENCE_S = 120.0
-"""Whatever is waited for, the wait ends once nothing has changed for this long."""
-SCENE_TIMEOUT_S = 60.0
-SCENE_BATCHES = 20
-"""A scene is over after this time, and as many micro-batches: on a busy machine they take longer."""
+"""The query is waited for until nothing has changed for this long."""
+SCENE_TIMEOUT_S = 180.0
+"""For 20 micro-batches of a busy machine."""
 REPEAT_AFTER_S = 8.0
 KAFKA_CONFIG = {"broker.session.timeout.ms": "5000", "broker.heartbeat.interval.ms": "1000"}
 """The controller notices a dead broker sooner than by default, after 9 s."""
@@ -143,33 +139,16 @@ def run_demo(cluster: Cluster, console: Console, is_fed: bool, interactive: bool
     return are_seen
 
 
-class Patience:
-    """How long to wait: at least `min_s` and `min_changes`, unless nothing changes for `SILENCE_S`."""
-
-    def __init__(self, now: float, min_s: float, min_changes: float) -> None:
-        self._min_until = now + min_s
-        self._changes_left = min_changes
-        self._seen: object = None
-        self._changed_at = now
-
-    def is_over(self, seen: object, now: float) -> bool:
-        """Args:
-        seen: changes while there is progress.
-        now: seconds of the same clock.
-        """
-        if seen != self._seen:
-            self._seen, self._changed_at = seen, now
-            self._changes_left -= 1
-        return now > self._changed_at + SILENCE_S or (now > self._min_until and self._changes_left < 0)
-
-
 def wait_for_query(screen: DemoScreen, is_ready: Callable[[ClusterState], object], is_fed: bool) -> None:
     """Wait as long as Spark makes progress. Raises QueryFailedError: it makes none, or there is nothing to read."""
-    patience = Patience(time.monotonic(), 0, math.inf)
+    before, changed_at = ("", 0), time.monotonic()
     while not is_ready(state := screen.wait()):
         if not is_fed and state.partitions and not any(row.end_offset for row in state.partitions):
             raise QueryFailedError("the topic is empty: produce to it, or let the demo do so with --feed")
-        if patience.is_over((screen.activity, len(state.events)), time.monotonic()):
+        progress = screen.activity, len(state.events)
+        if progress != before:
+            before, changed_at = progress, time.monotonic()
+        elif time.monotonic() > changed_at + SILENCE_S:
             raise QueryFailedError(f"the demo's query made no progress in {SILENCE_S:.0f} s; {TOO_BUSY}")
 
 
@@ -189,23 +168,20 @@ def _play(scenes: Iterable[Scene], screen: DemoScreen, is_fed: bool, interactive
 def play_scene(scene: Scene, screen: DemoScreen, act_thread: Executor) -> SceneResult:
     """Play a scene until it is seen or its time is over; `act_thread` runs its acts."""
     began = time.monotonic()
-    patience = Patience(began, SCENE_TIMEOUT_S, SCENE_BATCHES)
     observations: list[str] = []
     for act in scene.acts:
-        observation = _play_act(act, scene.is_repeatable, screen, act_thread, patience)
+        observation = _play_act(act, scene.is_repeatable, screen, act_thread, began + SCENE_TIMEOUT_S)
         if observation is None:
             return SceneResult(scene, None, time.monotonic() - began)
         observations.append(observation)
     return SceneResult(scene, "; ".join(observations), time.monotonic() - began)
 
 
-def _play_act(
-    act: Act, is_repeatable: bool, screen: DemoScreen, act_thread: Executor, patience: Patience
-) -> str | None:
+def _play_act(act: Act, is_repeatable: bool, screen: DemoScreen, act_thread: Executor, deadline: float) -> str | None:
     """What the act's check saw, or None if it saw nothing in time. The screen is updated while the act runs."""
     state = screen.update()
     running, acted_at = act_thread.submit(act, state), time.monotonic()
-    while not patience.is_over(state.positions, now := time.monotonic()):
+    while (now := time.monotonic()) <= deadline:
         state = screen.wait()
         if not running.done():
             acted_at = now
@@ -290,7 +266,7 @@ class DemoScreen:
 
     def _print_events(self, events: Sequence[EventRow]) -> None:
         self._shown.update((event["cache_id"], event["sequence"]) for event in events)
-        lines = [f"   {line}" for line in event_lines(events)]
+        lines = [f"   {event_line(event)}" for event in filter(is_notable, events)]
         for line in lines[: self._lines_left]:
             self._print(line)
         if 0 < self._lines_left < len(lines):
@@ -300,18 +276,6 @@ class DemoScreen:
     def _print(self, text: str) -> None:
         for line in text.splitlines():
             self._console.print(plain(line), soft_wrap=True)
-
-
-def event_lines(events: Iterable[EventRow]) -> Iterator[str]:
-    """A line for each notable event; failed attempts of one refresh, at one address after the other, share a line."""
-
-    def attempts_of(event: EventRow) -> tuple[object, ...]:
-        is_failed = event["outcome"] == Outcome.FAILED
-        return event["cache_id"], event["reason"], None if is_failed else event["sequence"]
-
-    for _, members in groupby(filter(is_notable, events), attempts_of):
-        first, *others = members
-        yield event_line(first) + (f", and {len(others)} more failed attempts" if others else "")
 
 
 def frame(state: ClusterState, heading: str, activity: str) -> RenderableType:
