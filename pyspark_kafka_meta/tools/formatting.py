@@ -47,6 +47,14 @@ def plain(value: object, style: str = "") -> Text:
     return Text("" if value is None else escaped(str(value)), style, overflow="fold")
 
 
+def table_of(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
+    """A table whose cells are `plain`, but for those that are rich's `Text` already."""
+    table = Table(*columns, **TABLE_STYLE)
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else plain(cell) for cell in row))
+    return table
+
+
 def joined(*words: str | None) -> str:
     """The words that are not None."""
     return " ".join(word for word in words if word is not None)

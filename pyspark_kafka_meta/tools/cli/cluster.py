@@ -26,7 +26,7 @@ from pyspark_kafka_meta.tables.cluster_query import ClusterDescription, describe
 from pyspark_kafka_meta.tables.lag import LagSummary
 from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
 from pyspark_kafka_meta.tools.console import Shown
-from pyspark_kafka_meta.tools.formatting import TABLE_STYLE, events_table, lag_view, plain
+from pyspark_kafka_meta.tools.formatting import events_table, lag_view, plain, table_of
 
 if TYPE_CHECKING:  # of a query that moves
     from pyspark_kafka_meta.tools.move_checkpoint import Move
@@ -69,27 +69,22 @@ def _metadata_tables(seen: Look) -> Group:
         f"; {description.address} answered Metadata v{response.api_version} in {description.latency_ms:.1f} ms with "
         f"{response.response_bytes} bytes",
     )
-    tables: list[RenderableType] = [heading, _brokers_table(response), _topics_table(response)]
+    brokers = [(each.node_id, each.address.host, each.address.port, each.rack) for each in sorted(response.brokers)]
+    topics = ("topic", "partition", "leader", "epoch", "replicas", "in sync", "error")
+    tables: list[RenderableType] = [heading]
+    tables += ["Brokers in the cluster", table_of(("id", "host", "port", "rack"), brokers)]
+    tables += ["Topics and leaders", table_of(topics, _topic_rows(response))]
     if seen.events:
-        tables += [Text("Events of the cache of this command"), events_table(seen.events)]
+        tables += ["Events of the cache of this command", events_table(seen.events)]
     return Group(*tables)
 
 
-def _brokers_table(response: MetadataResponse) -> Table:
-    table = Table("id", "host", "port", "rack", title="Brokers in the cluster", title_justify="left")
-    for broker in sorted(response.brokers):
-        table.add_row(*map(plain, (broker.node_id, broker.address.host, broker.address.port, broker.rack)))
-    return table
-
-
-def _topics_table(response: MetadataResponse) -> Table:
-    columns = ("topic", "partition", "leader", "epoch", "replicas", "in sync", "error")
-    table = Table(*columns, title="Topics and leaders", title_justify="left")
+def _topic_rows(response: MetadataResponse) -> Iterator[Sequence[object]]:
     for topic in sorted(response.topics, key=lambda topic: topic.name):
         if topic.error_code:
-            table.add_row(plain(topic.name), *[""] * 5, plain(describe(topic.error_code)))
+            yield topic.name, *[""] * 5, describe(topic.error_code)
         for partition in sorted(topic.partitions, key=lambda partition: partition.partition):
-            row = (
+            yield (
                 topic.name,
                 partition.partition,
                 partition.leader_id if partition.leader_id >= 0 else "none",
@@ -98,8 +93,6 @@ def _topics_table(response: MetadataResponse) -> Table:
                 " ".join(map(str, sorted(partition.isr))),
                 describe(partition.error_code) if partition.error_code else "",
             )
-            table.add_row(*map(plain, row))
-    return table
 
 
 class _Screen:
@@ -159,10 +152,8 @@ def _moved_rows(move: Move) -> Iterator[dict[str, Any]]:
 
 
 def _moved_table(move: Move) -> Table:
-    table = Table("partition", "position", "offset", "new partition", "new offset", "result", "because", **TABLE_STYLE)
-    for partition, position, offset, there, proof in move.rows():
-        table.add_row(*map(plain, (partition, position, offset, there, proof.offset, proof.verdict, proof.text)))
-    return table
+    columns = ("partition", "position", "offset", "new partition", "new offset", "result", "because")
+    return table_of(columns, ((*moved, proof.offset, proof.verdict, proof.text) for *moved, proof in move.rows()))
 
 
 METADATA = Shown[Look](lambda seen: [seen.as_dict()], _metadata_tables)

@@ -41,6 +41,7 @@ from pyspark_kafka_meta.tools.formatting import (
     leader_text,
     plain,
     process_name,
+    table_of,
 )
 from pyspark_kafka_meta.tools.sources import EventSource
 
@@ -218,17 +219,13 @@ def _caches_table(caches: Sequence[CacheRow], rows: Sequence[CacheRow], stale: s
 
 
 def _stale_table(entries: Iterable[StaleEntry]) -> Table:
-    table = Table("cache", "partition", "knows", "now", "behind for", **TABLE_STYLE)
-    for entry in entries:
-        now = leader_text(entry.live.leader_id, entry.live.leader_epoch)
-        table.add_row(
-            plain(" ".join(_cache_name(entry.row))),
-            plain(entry.row.topic_partition),
-            leader_cell(entry.row, True),
-            plain(f"{now}, recreated" if entry.is_recreated else now),
-            plain(_behind_for(entry)),
-        )
-    return table
+    return table_of(("cache", "partition", "knows", "now", "behind for"), map(_stale_cells, entries))
+
+
+def _stale_cells(entry: StaleEntry) -> Sequence[object]:
+    row, now = entry.row, leader_text(entry.live.leader_id, entry.live.leader_epoch)
+    known, now = leader_cell(row, True), f"{now}, recreated" if entry.is_recreated else now
+    return " ".join(_cache_name(row)), row.topic_partition, known, now, _behind_for(entry)
 
 
 def _behind_for(entry: StaleEntry) -> str:

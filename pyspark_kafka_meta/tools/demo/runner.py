@@ -42,12 +42,12 @@ from pyspark_kafka_meta.tools.demo.query import DemoQuery, QueryFailedError, Rec
 from pyspark_kafka_meta.tools.demo.scenes import Act, Scene, SceneResult, scenes_of
 from pyspark_kafka_meta.tools.formatting import (
     STALE_STYLE,
-    TABLE_STYLE,
     event_line,
     is_notable,
     leader_cell,
     leader_text,
     plain,
+    table_of,
 )
 from pyspark_kafka_meta.tools.sources import FolderEvents, StateReader
 
@@ -313,28 +313,27 @@ def result_line(result: SceneResult) -> str:
 
 
 def summary(results: Iterable[SceneResult]) -> Table:
-    table = Table("", "scene", "seen", "what was seen", **TABLE_STYLE)
-    for result in results:
-        is_seen = result.observation is not None
-        seen = plain(f"{result.took_s:.1f} s", "green") if is_seen else plain("NO", STALE_STYLE)
-        table.add_row(plain(result.scene.number), plain(result.scene.title), seen, plain(result.observation))
-    return table
+    return table_of(("", "scene", "seen", "what was seen"), map(_result_cells, results))
+
+
+def _result_cells(result: SceneResult) -> Sequence[object]:
+    is_seen = result.observation is not None
+    seen = plain(f"{result.took_s:.1f} s", "green") if is_seen else plain("NO", STALE_STYLE)
+    return result.scene.number, result.scene.title, seen, result.observation
 
 
 def _brokers_table(state: ClusterState) -> Table:
     leads = Counter(row.leader_id for row in state.partitions)
-    table = Table("broker", "address", "leads", **TABLE_STYLE)
-    for row in state.brokers:
-        table.add_row(plain(row.node_id), plain(f"{row.host}:{row.port}"), plain(leads[row.node_id]))
-    return table
+    rows = ((row.node_id, f"{row.host}:{row.port}", leads[row.node_id]) for row in state.brokers)
+    return table_of(("broker", "address", "leads"), rows)
 
 
 def _caches_table(state: ClusterState) -> Table:
     """The live leader and epoch of each partition beside the leader and epoch in each cache."""
     leaders, caches = state.leaders(), caches_by_process(state.cache_rows())
-    table = Table("partition", "now", *caches, **TABLE_STYLE)
+    rows = []
     for partition, leader in sorted(leaders.items()):
         entries = [cache.get(partition) for cache in caches.values()]
         cells = [leader_cell(entry, entry is not None and is_stale(entry, leaders)) for entry in entries]
-        table.add_row(plain(partition), plain(leader_text(leader.leader_id, leader.leader_epoch)), *cells)
-    return table
+        rows.append((partition, leader_text(leader.leader_id, leader.leader_epoch), *cells))
+    return table_of(("partition", "now", *caches), rows)
