@@ -118,7 +118,7 @@ class TaskCommit(WriterCommitMessage):
         partitions: defaultdict[str, int] = defaultdict(int)
         for topic, partition in written:
             partitions[topic] |= 1 << partition
-        records = sum(each.records for ranges in written.values() for each in ranges)
+        records = sum(offsets.records for offsets in written.values())
         return cls(records, dict(partitions), transaction, batch, rows)
 
 

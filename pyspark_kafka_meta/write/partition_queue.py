@@ -79,7 +79,7 @@ from pyspark_kafka_meta.kafka.protocol.produce import ProducedPartition
 from pyspark_kafka_meta.kafka.records.batches import HEADER_BYTES
 from pyspark_kafka_meta.kafka.records.encoder import EncodedBatch, split
 from pyspark_kafka_meta.kafka.records.fields import Longs
-from pyspark_kafka_meta.model import NO_PRODUCER, RefreshReason, TopicPartition, TransactionSpan, is_other_topic
+from pyspark_kafka_meta.model import NO_PRODUCER, RefreshReason, TopicPartition, is_other_topic
 
 Instruction = Refresh | BackOff | Fail | None
 """What a queue wants done after a response; None if nothing."""
@@ -87,45 +87,26 @@ Instruction = Refresh | BackOff | Fail | None
 
 UNKNOWN_OFFSET = -1
 """Base offset of a batch that the log held already, when the leader does not say where."""
-MAX_RANGES = 16
-"""Maximum number of ranges that a task reports of a partition. If other producers write between the batches of the
-task, no two batches are adjacent, and each would be a range of its own."""
 
 
 class AcknowledgedRange(NamedTuple):
-    """Acknowledged records of a task in one partition, with offsets in [from_offset, until_offset). Both offsets are
-    `UNKNOWN_OFFSET` if no offset is known. All records in the range are of the task, except in the last of `MAX_RANGES`
-    ranges: it also takes all later batches, with what others wrote between them."""
+    """Acknowledged records of a task in one partition, with offsets in [from_offset, until_offset). Records of other
+    producers may lie between them. Both offsets are `UNKNOWN_OFFSET` if no offset is known."""
 
-    from_offset: int
-    until_offset: int
-    records: int
+    from_offset: int = UNKNOWN_OFFSET
+    until_offset: int = UNKNOWN_OFFSET
+    records: int = 0
 
-
-TaskOutput: TypeAlias = Mapping[TopicPartition, list[AcknowledgedRange]]
-"""What a task wrote, by partition in the order of writing."""
-
-
-def add_range(ranges: list[AcknowledgedRange], base_offset: int, records: int) -> None:
-    """Add a batch to the ranges of its partition: to the last range if it is adjacent, or if there are `MAX_RANGES`."""
-    until_offset = UNKNOWN_OFFSET if base_offset == UNKNOWN_OFFSET else base_offset + records
-    last = ranges[-1] if ranges else None
-    if last is not None and (last.until_offset == base_offset or len(ranges) == MAX_RANGES):
-        from_offset = base_offset if last.from_offset == UNKNOWN_OFFSET else last.from_offset
-        ranges[-1] = AcknowledgedRange(from_offset, max(last.until_offset, until_offset), last.records + records)
-    else:
-        ranges.append(AcknowledgedRange(base_offset, until_offset, records))
+    def with_batch(self, base_offset: int, records: int) -> AcknowledgedRange:
+        """The range after one more batch, which is after all others in the log."""
+        if base_offset == UNKNOWN_OFFSET:
+            return self._replace(records=self.records + records)
+        from_offset = base_offset if self.from_offset == UNKNOWN_OFFSET else self.from_offset
+        return AcknowledgedRange(from_offset, base_offset + records, self.records + records)
 
 
-def spans(written: TaskOutput) -> tuple[TransactionSpan, ...]:
-    """For each partition, the offsets from the first range to the last, with the number of the task's records. Records
-    of other producers may lie between them."""
-    return tuple(
-        TransactionSpan(
-            *partition, ranges[0].from_offset, ranges[-1].until_offset, sum(each.records for each in ranges)
-        )
-        for partition, ranges in sorted(written.items())
-    )
+TaskOutput: TypeAlias = Mapping[TopicPartition, AcknowledgedRange]
+"""What a task wrote, by partition."""
 
 
 MAX_IN_FLIGHT = 5
@@ -178,7 +159,7 @@ class PartitionQueue(RetryPause):
         topic_id: of the topic that the batches are sent to; None if brokers report none.
         size_bytes: of all batches in the queue.
         node_id: the broker that the last batch was sent to.
-        written: offsets of the acknowledged records, in the order of the queue.
+        written: the acknowledged records.
         last_error: the last failure of a batch; empty if none failed since the last acknowledgement of the first batch.
     """
 
@@ -194,7 +175,7 @@ class PartitionQueue(RetryPause):
         self.topic_id = topic_id
         self.size_bytes = 0
         self.node_id: int | None = None
-        self.written: list[AcknowledgedRange] = []
+        self.written = AcknowledgedRange()
         self.last_error = ""
         self._sequence = sequence
         self._transactional_id = transactional_id
@@ -301,7 +282,7 @@ class PartitionQueue(RetryPause):
         """
         if not is_other_topic(self.topic_id, topic_id):
             self._recreated_by.clear()
-        elif not self.written:
+        elif not self.written.records:
             self.topic_id = topic_id
         else:
             self._recreated_by.add(reporter)
@@ -327,10 +308,9 @@ class PartitionQueue(RetryPause):
             done = self._batches.popleft()
             self.size_bytes -= done.batch.size_bytes
             self.last_error = ""
-            last = self.written[-1] if self.written else None
-            if last is not None and UNKNOWN_OFFSET < done.base_offset < last.until_offset:
+            if UNKNOWN_OFFSET < done.base_offset < self.written.until_offset:
                 return Fail(self._lost(f"its log ended at offset {done.base_offset} when later records came"))
-            add_range(self.written, done.base_offset, done.batch.record_count)
+            self.written = self.written.with_batch(done.base_offset, done.batch.record_count)
         return None
 
     def _on_wrong_sequence(self, queued: QueuedBatch, produced: ProducedPartition) -> Instruction:
@@ -341,7 +321,7 @@ class PartitionQueue(RetryPause):
         if queued.may_be_logged_in_larger:
             said = "the log may hold them already, from an earlier attempt in a larger batch"
             return Fail(self._refusal(queued, replace(produced, error_message=said)))
-        if self.written and code == OUT_OF_ORDER_SEQUENCE_NUMBER:
+        if self.written.records and code == OUT_OF_ORDER_SEQUENCE_NUMBER:
             return Fail(self._lost(f"its log ends before them, its leader answered {describe(code)}"))
         self._max_in_flight = 1
         if self.in_flight:
@@ -393,8 +373,7 @@ class PartitionQueue(RetryPause):
         return broker_error(problem, code, topic, "WRITE", said, _OLD_COPIES.format(topic) if is_old else "")
 
     def _lost(self, cause: str) -> DataLossError:
-        records = sum(written.records for written in self.written)
         return DataLossError(
-            f"{self.partition} has lost up to {records} records that it had acknowledged to this task: {cause}. A new "
-            "attempt of the task writes all its rows again"
+            f"{self.partition} has lost up to {self.written.records} records that it had acknowledged to this task: "
+            f"{cause}. A new attempt of the task writes all its rows again"
         )

@@ -77,8 +77,7 @@ class TaskWriter:
         self._responses = ProduceResponseHandler(client, self._in_flight)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskOutput:
-        """Write all rows. Returns the offsets of each partition in the order of writing. A transaction stays open; a
-        task that fails aborts it.
+        """Write all rows. Returns the offsets of each partition. A transaction stays open; a task that fails aborts it.
 
         Raises:
             InvalidRowError, RecordTooLargeError: a row cannot be written.

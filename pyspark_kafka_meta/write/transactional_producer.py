@@ -52,9 +52,10 @@ from pyspark_kafka_meta.model import (
     OpenTransaction,
     ProducerIdAndEpoch,
     TopicPartition,
+    TransactionSpan,
     TransactionVersion,
 )
-from pyspark_kafka_meta.write.partition_queue import TaskOutput, spans
+from pyspark_kafka_meta.write.partition_queue import TaskOutput
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +144,8 @@ class TransactionalProducer:
         """The open transaction with the offsets of its records, for the driver; None if no transaction is open."""
         if self._began_at is None:
             return None
-        return OpenTransaction(self.transactional_id, self._producer, spans(written))
+        spans = tuple(TransactionSpan(*partition, *offsets) for partition, offsets in sorted(written.items()))
+        return OpenTransaction(self.transactional_id, self._producer, spans)
 
     def commit(self, deadline: float) -> None:
         """Commit what was written. Further records are in another transaction.

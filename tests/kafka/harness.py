@@ -33,7 +33,7 @@ from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, ranges
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner, stream_planner_options
 from pyspark_kafka_meta.write.input_columns import SinkColumns
-from pyspark_kafka_meta.write.partition_queue import UNKNOWN_OFFSET
+from pyspark_kafka_meta.write.partition_queue import UNKNOWN_OFFSET, TaskOutput
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from tests.checkpoints import parsed, text
 from tests.consumer import records
@@ -42,7 +42,6 @@ from tests.kafka.checker import (
     Log,
     Record,
     Row,
-    TaskOutput,
     anomalies,
     assert_all_read,
     assert_events_complete,
@@ -455,7 +454,7 @@ class Attempt(Background):
 
     def written(self) -> TaskOutput:
         """Offsets acknowledged up to now; after an error too."""
-        return {partition: list(queue.written) for partition, queue in list(self._writer._queues.items())}
+        return {partition: queue.written for partition, queue in list(self._writer._queues.items())}
 
     def write_on(self, timeout_s: float = 120) -> None:
         """Wait until each partition has acknowledged more rows."""
@@ -518,7 +517,7 @@ class Attempt(Background):
         return pa.record_batch([keys, values, partitions], schema=SCHEMA)
 
     def _acknowledged(self) -> dict[TopicPartition, int]:
-        return {partition: written_rows({partition: ranges}) for partition, ranges in self.written().items()}
+        return {partition: offsets.records for partition, offsets in self.written().items()}
 
 
 OpenWorker = Callable[..., Worker]

@@ -48,7 +48,7 @@ def write(kafka: LocalKafka, rows: int, **options: str) -> int:
     column = pa.array([bytes(100_000)] * rows, pa.binary())
     with closing(client(kafka)) as writing:
         written = TaskWriter(writing, sink.producer, VALUE, "t").write([pa.record_batch([column], ["value"])])
-    return sum(acknowledged.records for ranges in written.values() for acknowledged in ranges)
+    return sum(offsets.records for offsets in written.values())
 
 
 def take_all_connections(held: ExitStack, address: Address) -> None:

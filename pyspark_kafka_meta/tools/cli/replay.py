@@ -124,7 +124,7 @@ def replay(
         partitions = frozenset(writer.cache.snapshot.partitions(to))
         batches = (_records(part, partitions) for part in _letters(reader, source, ranges, wanted))
         written = TaskWriter(writer, sink.producer, COLUMNS, to).write(batches)
-        note(f"sent {sum(each.records for ranges in written.values() for each in ranges)} records to {to}")
+        note(f"sent {sum(offsets.records for offsets in written.values())} records to {to}")
         return True
 
 

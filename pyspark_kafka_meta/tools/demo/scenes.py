@@ -272,7 +272,7 @@ def _write_one_key(cluster: Cluster, events: Path, choice: Mapping[str, str]) ->
     rows = pa.record_batch([of_keys, of_values], names=["key", "value"])
     with closing(KafkaClient(options.client, new_publisher(options.events, cli_origin()))) as client:
         written = TaskWriter(client, options.producer, columns, TOPIC).write([rows])
-    return {partition: ranges[-1].until_offset for partition, ranges in written.items()}
+    return {partition: offsets.until_offset for partition, offsets in written.items()}
 
 
 def _demand(cluster: Cluster, events: Path, state: ClusterState) -> Check:

@@ -254,9 +254,9 @@ class StepRunner:
         return True
 
     def _write_records(self, writer: TaskWriter, records: Iterable[Record], what: str) -> int:
-        """Returns the offset of a record."""
+        """Returns the offset of the last record."""
         try:
-            return writer.write(map(_row, records))[self._decisions.partition][-1].from_offset
+            return writer.write(map(_row, records))[self._decisions.partition].until_offset - 1
         except RecordTooLargeError:
             raise RecordTooLargeError(
                 f"{what} cannot be written, because topic {self._topic} refuses records of its size: raise "

@@ -124,7 +124,7 @@ class WritingHistory(History):
         began = len(self.rows)
         writer = TaskWriter(client, self.options.producer, COLUMNS, self.options.topic, rng=self._rng())
         written = writer.write(self._batches())
-        counted = sum(part.records for ranges in written.values() for part in ranges)
+        counted = sum(offsets.records for offsets in written.values())
         self.faults.note(f"a task has written {counted} rows")
         if counted != len(self.rows) - began:
             self.violations.append(f"a task of {len(self.rows) - began} rows says that it wrote {counted}")

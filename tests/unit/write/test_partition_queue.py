@@ -145,12 +145,12 @@ def test_batch_that_failed_stays_among_those_that_a_broker_remembers() -> None:
     assert [queued.base_sequence for queued in queue.send_all()] == [5, 6, 7]
 
 
-def test_acknowledged_offsets_become_ranges() -> None:
+def test_acknowledged_offsets_become_a_range() -> None:
     queue = Queue(3, 2, 4)
     for queued, offset in zip(queue.send_all(), (10, 13, 20), strict=True):
         assert queue.respond(queued, offset=offset) is None
 
-    assert queue.written == [AcknowledgedRange(10, 15, 5), AcknowledgedRange(20, 24, 4)]
+    assert queue.written == AcknowledgedRange(10, 24, 9)
     assert (bool(queue), queue.size_bytes) == (False, 0)
 
 
@@ -161,7 +161,7 @@ def test_batch_that_the_log_holds_already_counts_as_written() -> None:
     queue.respond(first, ErrorCode.duplicate_sequence_number)
     queue.respond(second, offset=8)
 
-    assert queue.written == [AcknowledgedRange(-1, -1, 3), AcknowledgedRange(8, 10, 2)]
+    assert queue.written == AcknowledgedRange(8, 10, 5)
 
 
 def test_after_a_failure_nothing_is_sent_until_all_responses_are_there_then_all_again_in_order() -> None:
@@ -186,12 +186,12 @@ def test_batch_after_a_failed_one_may_be_acknowledged_before_it() -> None:
     queue.respond(first, ErrorCode.not_enough_replicas_after_append)  # the log holds it
     queue.respond(second, offset=1)
     queue.respond(third, ErrorCode.request_timed_out)
-    assert queue.written == []
+    assert queue.written == AcknowledgedRange()
     assert queue.send_all() == [first, third]
     queue.respond(first, offset=0)
     queue.respond(third, offset=2)
 
-    assert queue.written == [AcknowledgedRange(0, 3, 3)]
+    assert queue.written == AcknowledgedRange(0, 3, 3)
 
 
 def test_requests_without_a_response_are_sent_again_in_order() -> None:

@@ -70,7 +70,7 @@ def test_all_rows_are_in_one_open_transaction(
     written = scene.write_in(transaction, numbered(COUNT), **SMALL_BATCHES)
 
     assert scene.numbers() == in_turn(COUNT)
-    assert written == {partition: [AcknowledgedRange(0, 100, 100)] for partition in (T0, T1, T2)}
+    assert written == dict.fromkeys((T0, T1, T2), AcknowledgedRange(0, 100, 100))
     assert is_open(scene)
     opened = transaction.opened({})
     assert opened is not None
@@ -164,7 +164,7 @@ def test_batches_are_written_as_they_are(scene: WriterScene, transaction: Transa
     written = writer.write_encoded(iter(copies))
 
     assert [int(value) for value in scene.log(T1)] == [0, 1, 2, 0, 1, 0, 1, 2, 3, 4, 5, 6]
-    assert written == {T1: [AcknowledgedRange(0, 12, 12)], T0: [AcknowledgedRange(0, 5, 5)]}
+    assert written == {T1: AcknowledgedRange(0, 12, 12), T0: AcknowledgedRange(0, 5, 5)}
     writer.write(iter([rows(value=[b"9"], partition=[0])]))
     assert scene.log(T0)[5:] == [b"9"]
     assert is_open(scene)
@@ -174,7 +174,7 @@ def test_batches_are_written_as_they_are(scene: WriterScene, transaction: Transa
 
 
 def test_driver_gets_what_a_transaction_holds(scene: WriterScene, transaction: TransactionalProducer) -> None:
-    written = {T1: [AcknowledgedRange(0, 1, 1)], T0: [AcknowledgedRange(5, 7, 2), AcknowledgedRange(9, 10, 1)]}
+    written = {T1: AcknowledgedRange(0, 1, 1), T0: AcknowledgedRange(5, 10, 3)}
     transaction.add({T0})
     transaction.add({T0, T1})
 
@@ -265,7 +265,7 @@ def test_retriable_error_neither_loses_nor_repeats_nor_reorders(
     written = scene.write_in(transaction, numbered(COUNT), **SMALL_BATCHES)
 
     assert scene.numbers() == in_turn(COUNT)
-    assert written[T1] == [AcknowledgedRange(0, 100, 100)]
+    assert written[T1] == AcknowledgedRange(0, 100, 100)
 
 
 @pytest.mark.parametrize("handled", [1, 3, 5])
