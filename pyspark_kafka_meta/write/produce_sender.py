@@ -1,7 +1,7 @@
 """`ProduceSender`: sends the record batches of a task, several Produce requests in flight to each broker.
 
-A request has at most one batch of each partition. `ProduceResponseHandler` gives the partitions of each response to
-their queues, and carries out what they want. Follows Kafka's `Sender.sendProduceRequests`.
+A request has at most one batch of each partition. Its response goes to their queues, and what they want is carried
+out. Follows Kafka's `Sender.sendProduceRequests`.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ class ProduceSender(LeaderRequests[SentBatch, ProduceResponse]):
         self._transactional_id = None if transaction is None else transaction.transactional_id
         self._version = TransactionVersion.V2 if transaction is None else transaction.version
         self._unknown_since: dict[TopicPartition, float] = {}
+
+    # --- requests -----------------------------------------------------------------------------------------------------
 
     def send(self, queues: Collection[PartitionQueue], now: float) -> None:
         """Send the batches that can be sent, while their leaders have fewer requests in flight than allowed.
@@ -149,11 +151,7 @@ class ProduceSender(LeaderRequests[SentBatch, ProduceResponse]):
         error = RequestTimeoutError("a broker that led it before did not answer")
         return Received(RequestFailure(node_id, error), self.abandon(node_id))
 
-
-class ProduceResponseHandler:
-    def __init__(self, client: ClientState, requests: ProduceSender) -> None:
-        self._client = client
-        self._requests = requests
+    # --- responses ----------------------------------------------------------------------------------------------------
 
     def handle(self, received: Received[SentBatch, ProduceResponse]) -> None:
         """Take a response to one request, or the failure of all requests to a broker. Raises KafkaMetaError: an error
@@ -189,15 +187,15 @@ class ProduceResponseHandler:
     ) -> None:
         """Have a batch without a response sent again, once metadata is newer than the request's."""
         queue.on_request_failed(queued, str(error))
-        self._requests.refresh_after_failure(queue, sent, error)
+        self.refresh_after_failure(queue, sent, error)
 
     def _carry_out(
         self, queue: PartitionQueue, instruction: Instruction, sent: SentRequest[SentBatch], produced: ProducedPartition
     ) -> None:
         match instruction:
             case Refresh():
-                self._requests.refresh(queue, instruction, sent, produced.leader_hint)
+                self.refresh(queue, instruction, sent, produced.leader_hint)
             case BackOff():
-                self._requests.back_off(queue)
+                self.back_off(queue)
             case Fail(error):
                 raise error

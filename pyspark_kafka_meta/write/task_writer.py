@@ -29,7 +29,7 @@ from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.input_rows import CHUNK_BYTES, NO_CHOICE, InputRows, read_rows
 from pyspark_kafka_meta.write.partition_queue import PartitionQueue, TaskOutput
 from pyspark_kafka_meta.write.partitioner import Partitioner, RowTopics
-from pyspark_kafka_meta.write.produce_sender import ProduceResponseHandler, ProduceSender
+from pyspark_kafka_meta.write.produce_sender import ProduceSender
 from pyspark_kafka_meta.write.topic_metadata import ask_partitions
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 
@@ -74,7 +74,6 @@ class TaskWriter:
         self._partitioner = Partitioner(options.ignore_keys, options.batch_bytes, rng or random.Random())
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._in_flight = ProduceSender(client, options, transaction)
-        self._responses = ProduceResponseHandler(client, self._in_flight)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskOutput:
         """Write all rows. Returns the offsets of each partition. A transaction stays open; a task that fails aborts it.
@@ -98,8 +97,8 @@ class TaskWriter:
         with self._failing():
             if self._transaction is not None and self._client in _HAD_ROWS:
                 self._transaction.begin()  # while Spark computes the first rows
-            given = self._without_deadlines(batches)
-            for rows in read_rows(given, self._columns, chunk_bytes, max_record_bytes, self._now_ms):
+            given, now_ms = self._without_deadlines(batches), lambda: int(self._wall_clock() * 1000)
+            for rows in read_rows(given, self._columns, chunk_bytes, max_record_bytes, now_ms):
                 self._add(rows)
                 self._wait_until_unacknowledged(self._options.buffer_bytes)
             self._wait_until_unacknowledged(0)
@@ -146,9 +145,6 @@ class TaskWriter:
         for queue in self._queues.values():
             queue.postpone_deadlines(seconds)
         self._in_flight.postpone_overdue(seconds)
-
-    def _now_ms(self) -> int:
-        return int(self._wall_clock() * 1000)
 
     # --- rows to queues -----------------------------------------------------------------------------------------------
 
@@ -255,17 +251,14 @@ class TaskWriter:
             received = self._in_flight.receive_overdue(now)
             if received is None:
                 self._in_flight.send(waiting, now)
-                received = self._in_flight.receive(self._wake_up_at(waiting, now) if waits else now)
+                wake_up_at = min(self._in_flight.wake_up_at(waiting, now), *(queue.deadline for queue in waiting))
+                received = self._in_flight.receive(wake_up_at if waits else now)
             if received is not None:
-                self._responses.handle(received)
+                self._in_flight.handle(received)
                 continue
             self._fail_if_late(waiting, now)
             if not waits:
                 return
-
-    def _wake_up_at(self, waiting: Sequence[PartitionQueue], now: float) -> float:
-        """When there is work without a response: a refresh, a batch after a backoff, an overdue request, a deadline."""
-        return min(self._in_flight.wake_up_at(waiting, now), *(queue.deadline for queue in waiting))
 
     def _fail_if_late(self, waiting: Sequence[PartitionQueue], now: float) -> None:
         if self._transaction is not None:

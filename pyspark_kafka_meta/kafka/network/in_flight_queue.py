@@ -161,11 +161,6 @@ class InFlightQueue(Generic[RequestT]):
                 request.deadline += now - self.attended_at
         self.attended_at = now
 
-    def connection(self) -> Connection:
-        """The open connection. Call it only once `open` has returned, or if the connection was open from the start."""
-        assert isinstance(self.channel, Connection)
-        return self.channel
-
     def open(self, extends_deadline: bool) -> None:
         """Take the connection that a thread has opened. Raises KafkaMetaError: the connection failed, or the first
         request could not be sent.

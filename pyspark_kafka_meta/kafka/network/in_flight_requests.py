@@ -263,7 +263,8 @@ class InFlightRequests(Generic[RequestT, ResponseT]):
     def _response(self, node_id: int) -> ResponseT | RequestFailure:
         """Read the response to the oldest request. After the last response the connection is idle again."""
         queue = self._in_flight.pop(node_id)
-        connection = queue.connection()
+        connection = queue.channel
+        assert isinstance(connection, Connection)
         try:
             with _closed_by_errors(connection):
                 response = self._read(node_id, connection, queue.sent.popleft())

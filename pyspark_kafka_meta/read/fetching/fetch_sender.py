@@ -1,9 +1,7 @@
 """`FetchSender`: sends the Fetches of a task, at most one in flight to each broker.
 
-A Fetch is for all partitions that are read from its broker. `FetchResponseHandler` gives the partitions of each
-response to their cursors, carries out what they want, and returns the records. Follows Kafka's `AbstractFetch`.
-`StallDetector` fails a task when a partition makes no progress for kafkaConsumer.pollTimeoutMs: as in Spark's
-`KafkaDataConsumer`, but for each partition, even if others of the task progress; later while brokers throttle.
+A Fetch is for all partitions that are read from its broker. The partitions of its response go to their cursors, and
+what these want is carried out. Follows Kafka's `AbstractFetch`. `StallDetector` fails a task that makes no progress.
 """
 
 from __future__ import annotations
@@ -138,10 +136,17 @@ _REPORTS: WeakKeyDictionary[ClientState, dict[int, MetadataSnapshot]] = WeakKeyD
 
 
 class FetchSender(LeaderRequests[PartitionCursor, FetchResponse]):
-    def __init__(self, client: ClientState, options: FetchOptions) -> None:
+    def __init__(
+        self, client: ClientState, options: FetchOptions, lost_records: LostRecords, stalls: StallDetector
+    ) -> None:
         super().__init__(client, client.network.fetch)
         self._options = options
+        self._lost_records = lost_records
+        self._stalls = stalls
         self._replicas = client.replicas[options.client_rack]
+        self._reports = _REPORTS.setdefault(client, {})
+
+    # --- requests -----------------------------------------------------------------------------------------------------
 
     def cursors(self, not_overdue_at: float = -math.inf) -> set[PartitionCursor]:
         """Cursors in a Fetch that is not overdue at this time."""
@@ -212,26 +217,12 @@ class FetchSender(LeaderRequests[PartitionCursor, FetchResponse]):
         else:
             self.abandon(node_id)
 
-    def read_from(self, cursor: PartitionCursor, node_id: int) -> None:
-        """Fetch from this replica, or from the `LEADER`, from now on."""
-        if self._replicas.choose(cursor.partition, node_id, self._client.clock()):
-            cursor.back_off(self._client.clock(), self._client.backoff_s)
-
     def forget(self, cursor: PartitionCursor) -> None:
         """Ignore the response for this cursor: its Fetch requests the wrong offset."""
         for sent in self:
             sent.members[:] = [member for member in sent.members if member is not cursor]
 
-
-class FetchResponseHandler:
-    def __init__(
-        self, client: ClientState, requests: FetchSender, lost_records: LostRecords, stalls: StallDetector
-    ) -> None:
-        self._client = client
-        self._requests = requests
-        self._lost_records = lost_records
-        self._stalls = stalls
-        self._reports = _REPORTS.setdefault(client, {})
+    # --- responses ----------------------------------------------------------------------------------------------------
 
     def handle(self, fetch: SentFetch, response: FetchResponse | RequestFailure) -> list[FetchedRecords]:
         """Move the cursors of the Fetch. Raises KafkaMetaError: an error that is not retriable, or a loss that the
@@ -321,11 +312,12 @@ class FetchResponseHandler:
             case Emit(records):
                 return [records]
             case Refresh():
-                self._requests.refresh(cursor, instruction, fetch, hint)
+                self.refresh(cursor, instruction, fetch, hint)
             case BackOff():
-                self._requests.back_off(cursor)
+                self.back_off(cursor)
             case ReadFrom(node_id):
-                self._requests.read_from(cursor, node_id)
+                if self._replicas.choose(cursor.partition, node_id, self._client.clock()):
+                    cursor.back_off(self._client.clock(), self._client.backoff_s)
             case OutOfRange() | EmptyResponses():
                 asked_at = self._client.clock()
                 confirmed = self._lost_records.confirm(cursor, instruction, asked_at)
@@ -351,6 +343,6 @@ class FetchResponseHandler:
             self._stalls.on_failure(cursor, failure.error)
             instruction = cursor.on_request_failed()
             if instruction is None:
-                self._requests.refresh_after_failure(cursor, fetch, failure.error)
+                self.refresh_after_failure(cursor, fetch, failure.error)
             else:
                 self.carry_out(cursor, instruction, fetch)

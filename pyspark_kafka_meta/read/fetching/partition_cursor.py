@@ -7,7 +7,7 @@ loses its first records when they age out. It is truncated, which removes its la
 makes a broker leader that lacks them; new records then get the same offsets.
 
 `request` makes the partition's part of the next Fetch. Each `on_...` method takes an event, and returns an
-`Instruction` for the `FetchResponseHandler`. The offsets of the range before `position` were emitted, hold no records,
+`Instruction` for the `FetchSender`. The offsets of the range before `position` were emitted, hold no records,
 or were reported as lost. `position` moves forward over record batches, whose checksums are verified unless
 kafka.check.crcs is false, and over lost offsets. It moves back if the log was truncated, or if emitted records cannot
 be decoded. It never leaves the range. Follows Kafka's `FetchCollector` and Spark's `KafkaDataConsumer`.

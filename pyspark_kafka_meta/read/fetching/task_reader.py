@@ -22,7 +22,7 @@ from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.kafka.records.reusable_buffer import ReusableBuffer
 from pyspark_kafka_meta.model import OffsetRange, RefreshReason, TopicEpoch, TopicPartition
 from pyspark_kafka_meta.options import ReadOptions
-from pyspark_kafka_meta.read.fetching.fetch_sender import FetchResponseHandler, FetchSender, SentFetch, StallDetector
+from pyspark_kafka_meta.read.fetching.fetch_sender import FetchSender, SentFetch, StallDetector
 from pyspark_kafka_meta.read.fetching.lost_records import LostRecords
 from pyspark_kafka_meta.read.fetching.partition_cursor import PartitionCursor
 from pyspark_kafka_meta.read.planning.data_loss import DataLossPolicy
@@ -48,8 +48,7 @@ class TaskReader:
         self._cursors: list[PartitionCursor] = []
         self._lost_records = LostRecords(client, policy or DataLossPolicy(options))
         self._stalls = StallDetector(client.throttles, options.poll_timeout_ms)
-        self._fetches = FetchSender(client, options.fetch)
-        self._responses = FetchResponseHandler(client, self._fetches, self._lost_records, self._stalls)
+        self._fetches = FetchSender(client, options.fetch, self._lost_records, self._stalls)
         self._memory = ReusableBuffer()
 
     def read(self, ranges: Sequence[OffsetRange], topics: Collection[str] = ()) -> Iterator[pa.RecordBatch]:
@@ -133,7 +132,7 @@ class TaskReader:
     def _refetch(self, fetch: SentFetch, partition: TopicPartition, error: CorruptBatchError) -> None:
         cursor = next(cursor for cursor in fetch.members if cursor.range.partition == partition)
         self._fetches.forget(cursor)
-        self._responses.carry_out(cursor, cursor.on_undecodable(error), fetch)
+        self._fetches.carry_out(cursor, cursor.on_undecodable(error), fetch)
         self._cursors = [other for other in self._cursors if other is not cursor] + [cursor] * (not cursor.done)
 
     def _next_records(self) -> tuple[SentFetch, list[FetchedRecords]] | None:
@@ -156,7 +155,7 @@ class TaskReader:
                 self._fail_if_stalled(now)
                 continue
             (fetch,) = received.sent
-            records = self._responses.handle(fetch, received.response)
+            records = self._fetches.handle(fetch, received.response)
             # Partitions that got records go last in the next Fetch: a broker fills its response in the request's order.
             served = {fetched.partition for fetched in records}
             self._cursors.sort(key=lambda cursor: cursor.range.partition in served)
