@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from pyspark_kafka_meta.kafka.metadata.refresh_policy import BrokerChoice, PolicySettings, RefreshCause, RefreshPolicy
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import BrokerChoice, RefreshCause, RefreshPolicy
 from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, SnapshotChanges
 from pyspark_kafka_meta.model import Address, RefreshReason, TopicPartition
+from pyspark_kafka_meta.options import PLAINTEXT, ClientOptions, default_options
 
 NOTHING = SnapshotChanges()
 OTHERS_CHANGED = SnapshotChanges(brokers_added=(0,))
@@ -34,7 +35,7 @@ class LockstepPolicy(RefreshPolicy):
 
     def succeeded(self, now: float, changes: SnapshotChanges) -> None:
         super().succeeded(now, changes)
-        self._expires = now + self._settings.metadata_max_age_ms / 1000
+        self._expires = now + self._options.metadata_max_age_ms / 1000
 
 
 class FirstBrokerChoice(BrokerChoice):
@@ -51,7 +52,7 @@ class Variant:
 
     Attributes:
         hints: takes the leader that a broker names along with an error (KIP-951).
-        backoff: exponential and with jitter (KIP-580); else always `PolicySettings.retry_backoff_ms`.
+        backoff: exponential and with jitter (KIP-580); else always `retry_backoff_ms`.
         topics: those it asks for: of the tasks so far, of the query, or all of the cluster.
         spread_max_age: max age has jitter.
         keep_first_broker: whoever responded to the bootstrap request is asked again.
@@ -65,10 +66,10 @@ class Variant:
     keep_first_broker: bool = False
 
     def policy(self, rng: random.Random) -> RefreshPolicy:
-        settings = PolicySettings()
+        options = default_options(ClientOptions, security=PLAINTEXT)
         if not self.backoff:
-            settings, rng = PolicySettings(retry_backoff_max_ms=settings.retry_backoff_ms), NoJitter()
-        return (RefreshPolicy if self.spread_max_age else LockstepPolicy)(settings, rng)
+            options, rng = replace(options, retry_backoff_max_ms=options.retry_backoff_ms), NoJitter()
+        return (RefreshPolicy if self.spread_max_age else LockstepPolicy)(options, rng)
 
     def choice(self, bootstrap: Sequence[Address], rng: random.Random) -> BrokerChoice:
         return (FirstBrokerChoice if self.keep_first_broker else BrokerChoice)(bootstrap, rng)

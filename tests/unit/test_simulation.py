@@ -21,7 +21,6 @@ from benchmarks.simulation.figures import figures, requests_by_time
 from benchmarks.simulation.run import Log, Simulation
 from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
-from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings
 from pyspark_kafka_meta.kafka.protocol.frame_codec import milliseconds
 from pyspark_kafka_meta.model import (
     Address,
@@ -33,6 +32,7 @@ from pyspark_kafka_meta.model import (
     TopicMetadata,
     TopicPartition,
 )
+from tests.unit.kafka.metadata.cache_scene import client_options
 
 FRAME_BYTES = 4 + 4 + 1
 """Length, correlation id, and no tagged field."""
@@ -191,13 +191,7 @@ class Pair:
         bootstrap = [broker.address for broker in BROKERS[:2]]
         self.model = CacheModel(Variant("any"), bootstrap, 0, seed)
         self.cache = MetadataCache(
-            self,
-            bootstrap,
-            PolicySettings(),
-            lambda fact: None,
-            request_timeout_ms=30_000,
-            clock=lambda: self.now,
-            rng=random.Random(seed),
+            self, client_options(*bootstrap), lambda fact: None, clock=lambda: self.now, rng=random.Random(seed)
         )
         self.cache.track(["t"])
         self.model.track(1, self.now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -19,7 +20,6 @@ from pyspark_kafka_meta.kafka.client import leader_requests
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
 from pyspark_kafka_meta.kafka.metadata.cache_state import LeaderHinted, Refreshed
-from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings
 from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange
 from pyspark_kafka_meta.kafka.network import connection, sockets
 from pyspark_kafka_meta.kafka.network.sockets import Candidate
@@ -50,14 +50,8 @@ class Worker:
         publisher = new_publisher(EventsOptions(str(events_path), None, ()), Origin(role=Role.READER))
         self.client = KafkaClient(of_client, publisher)
         self.facts: list[Any] = []  # of the cache
-        backoffs = PolicySettings(of_client.metadata_max_age_ms, of_client.retry_backoff_ms, 40)
-        self.client.cache = MetadataCache(
-            self.client.network,
-            of_client.bootstrap_servers,
-            backoffs,
-            self.facts.append,
-            request_timeout_ms=REQUEST_TIMEOUT_MS,
-        )
+        of_cache = replace(of_client, retry_backoff_max_ms=40, request_timeout_ms=REQUEST_TIMEOUT_MS)
+        self.client.cache = MetadataCache(self.client.network, of_cache, self.facts.append)
 
     def read(self) -> list[int]:
         """One task: all offsets of t-0."""

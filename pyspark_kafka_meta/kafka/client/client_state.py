@@ -17,7 +17,7 @@ from pyspark_kafka_meta.kafka.client.next_request import ReadReplicas, Throttles
 from pyspark_kafka_meta.kafka.client.producer_state import ProducerState
 from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache, MetadataNetwork, failure_reason
 from pyspark_kafka_meta.kafka.metadata.cache_state import CacheFact
-from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings, backoff_s
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import backoff_s
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
@@ -128,17 +128,10 @@ class ClientState:
         self.replicas = defaultdict[str, ReadReplicas](partial(ReadReplicas, options.metadata_max_age_ms))
         self.producer = ProducerState()
         self.network: Network = KafkaNetwork(ConnectionSettings.of(options)) if network is None else network
-        self._settings = PolicySettings(
-            metadata_max_age_ms=options.metadata_max_age_ms,
-            retry_backoff_ms=options.retry_backoff_ms,
-            retry_backoff_max_ms=options.retry_backoff_max_ms,
-        )
         self.cache = MetadataCache(
             self.network if topic_filter is None else TopicPatternNetwork(self.network, topic_filter),
-            options.bootstrap_servers,
-            self._settings,
+            options,
             self.report,
-            request_timeout_ms=options.request_timeout_ms,
             clock=clock,
             sleep=sleep,
             rng=self.rng,
@@ -154,7 +147,7 @@ class ClientState:
 
     def backoff_s(self, failures: int) -> float:
         """Seconds to wait before the retry of a request that failed `failures` times in a row."""
-        return backoff_s(self._settings, failures, self.rng)
+        return backoff_s(self.options, failures, self.rng)
 
     def take_throttle(self, node_id: int, throttle_ms: int) -> None:
         """Take the throttle time of a response (KIP-219), which is mostly 0."""

@@ -39,15 +39,16 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Protocol
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
 from pyspark_kafka_meta.kafka.metadata.cache_state import Attempt, CacheFact, CacheState
-from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings, attempt_timeout_ms
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import attempt_timeout_ms
 from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
 from pyspark_kafka_meta.model import Address, MetadataResponse, RefreshReason
+from pyspark_kafka_meta.options import ClientOptions
 
 
 def failure_reason(error: KafkaMetaError) -> RefreshReason:
@@ -70,25 +71,20 @@ class MetadataCache(CacheState):
     def __init__(
         self,
         network: MetadataNetwork,
-        bootstrap: Sequence[Address],
-        settings: PolicySettings,
+        options: ClientOptions,
         observe: Callable[[CacheFact], None],
         *,
-        request_timeout_ms: int,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         rng: random.Random | None = None,
     ) -> None:
         """
         Args:
-            bootstrap: tried in random order until a broker is known; not empty.
             observe: takes what happens in this cache.
-            request_timeout_ms: limit of one attempt, so that a broker that hangs does not use up a whole deadline.
             clock: monotonic seconds; deadlines use this clock.
         """
-        super().__init__(observe, bootstrap, settings, clock, rng or random.Random())
+        super().__init__(observe, options, clock, rng or random.Random())
         self._network = network
-        self._request_timeout_ms = request_timeout_ms
         self._sleep = sleep
 
     def close(self) -> None:
@@ -160,7 +156,7 @@ class MetadataCache(CacheState):
 
     def _send(self, deadline: float) -> Attempt:
         attempt = self._begin(deadline)
-        timeout_ms = attempt_timeout_ms(attempt.slow_before, self._request_timeout_ms)
+        timeout_ms = attempt_timeout_ms(attempt.slow_before, self._options.request_timeout_ms)
         self._network.send_metadata(attempt.address, attempt.topics, min(deadline, attempt.began + timeout_ms / 1000))
         return attempt
 

@@ -51,7 +51,7 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from pyspark_kafka_meta.errors import (
@@ -64,7 +64,7 @@ from pyspark_kafka_meta.errors import (
     RequestTimeoutError,
     UnknownHostError,
 )
-from pyspark_kafka_meta.kafka.metadata.refresh_policy import BrokerChoice, PolicySettings, RefreshCause, RefreshPolicy
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import BrokerChoice, RefreshCause, RefreshPolicy
 from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot, SnapshotChanges
 from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TOPIC_EXCEPTION, REBOOTSTRAP_REQUIRED, describe
 from pyspark_kafka_meta.model import (
@@ -76,6 +76,7 @@ from pyspark_kafka_meta.model import (
     TopicEpoch,
     TopicPartition,
 )
+from pyspark_kafka_meta.options import ClientOptions
 
 logger = logging.getLogger(__name__)
 
@@ -168,8 +169,7 @@ class CacheState:
     def __init__(
         self,
         observe: Callable[[CacheFact], None],
-        bootstrap: Sequence[Address],
-        settings: PolicySettings,
+        options: ClientOptions,
         clock: Callable[[], float],
         rng: random.Random,
     ) -> None:
@@ -177,10 +177,10 @@ class CacheState:
         self.lookups = 0
         self.last_lookup: float | None = None
         self._observe = observe
-        self._bootstrap = bootstrap
+        self._options = options
         self._clock = clock
-        self._policy = RefreshPolicy(settings, rng)
-        self._choice = BrokerChoice(bootstrap, rng)
+        self._policy = RefreshPolicy(options, rng)
+        self._choice = BrokerChoice(options.bootstrap_servers, rng)
         self._attempt: Attempt | None = None  # in flight
         self._topics: dict[str, float] = {}  # time of the last lookup
         self._unseen_epochs: Mapping[TopicPartition, TopicEpoch] = {}  # of partitions without metadata yet
@@ -345,7 +345,7 @@ class CacheState:
     def _retry_deadline(self, reason: RefreshReason, began: float, deadline: float) -> float:
         """When `refresh` stops retrying: early if a new query can resolve no bootstrap host name, or expects another
         protocol at each port, which is probably a mistake. A running task retries, because that may recover."""
-        failures = [self._failures.get(address) for address in self._bootstrap]
+        failures = [self._failures.get(address) for address in self._options.bootstrap_servers]
         timeouts_s = [MISTAKE_TIMEOUTS_S.get(type(failure), math.inf) for failure in failures]
         return min(began + max(timeouts_s), deadline) if reason is RefreshReason.BOOTSTRAP else deadline
 

@@ -67,11 +67,12 @@ from typing import NamedTuple
 
 from pyspark_kafka_meta.kafka.metadata.snapshot import SnapshotChanges
 from pyspark_kafka_meta.model import Address, RefreshReason, TopicPartition
+from pyspark_kafka_meta.options import ClientOptions
 
 BACKOFF_MULTIPLIER = 2.0
 BACKOFF_JITTER = 0.2
 MIN_BACKOFF_MS = 10
-"""Also if the settings say 0, which Kafka allows: requests to failing brokers always back off."""
+"""Also if the options say 0, which Kafka allows: requests to failing brokers always back off."""
 MAX_AGE_JITTER = 0.2
 """The caches of a query start together: without jitter all would refresh together at each max age."""
 MAX_EXPONENT = 20
@@ -114,20 +115,6 @@ class RefreshCause(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PolicySettings:
-    """Kafka's client settings of the same names.
-
-    Attributes:
-        metadata_max_age_ms: age of a refresh without a problem, minus a jitter of up to a fifth.
-        retry_backoff_ms: backoff after a failed refresh, and between any two; doubles with each refresh without news.
-    """
-
-    metadata_max_age_ms: int = 300_000
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1_000
-
-
-@dataclass(frozen=True, slots=True)
 class Problem:
     """An error that stale metadata may have caused, and its start in seconds of the cache's clock."""
 
@@ -150,8 +137,8 @@ class RefreshPolicy:
         slow_attempts: failed attempts of at least `SLOW_S` since the last successful refresh.
     """
 
-    def __init__(self, settings: PolicySettings, rng: random.Random) -> None:
-        self._settings = settings
+    def __init__(self, options: ClientOptions, rng: random.Random) -> None:
+        self._options = options
         self._rng = rng
         self._pending: RefreshCause | None = RefreshCause(RefreshReason.BOOTSTRAP)
         self._problem: Problem | None = None
@@ -179,7 +166,7 @@ class RefreshPolicy:
             self._not_before = now
         if self._pending is None or _is_more_serious(cause, self._pending):
             self._pending = cause
-        expires_after_s = max(PROBLEM_EXPIRES_AFTER_S, 2 * self._settings.retry_backoff_max_ms / 1000)
+        expires_after_s = max(PROBLEM_EXPIRES_AFTER_S, 2 * self._options.retry_backoff_max_ms / 1000)
         if self._attempts == 0 and now > self._last_report + expires_after_s:
             self._problem = None  # the report is about a new problem
         if cause.reason not in ROUTINE_REASONS:
@@ -207,7 +194,7 @@ class RefreshPolicy:
         is_routine = self._pending is None or self._pending.reason in ROUTINE_REASONS
         self._equivalent_responses = 0 if is_routine or changes else self._equivalent_responses + 1
         self._pending, self._attempts, self.slow_attempts, self._failed_rounds = None, 0, 0, 0
-        max_age_ms = self._settings.metadata_max_age_ms * self._rng.uniform(1 - MAX_AGE_JITTER, 1)
+        max_age_ms = self._options.metadata_max_age_ms * self._rng.uniform(1 - MAX_AGE_JITTER, 1)
         self._expires = self._began + max_age_ms / 1000
         self._not_before = now + self._backoff_s(max(self._equivalent_responses, 1))
 
@@ -233,16 +220,16 @@ class RefreshPolicy:
         return round((now - since) * 1000, 3)
 
     def _backoff_s(self, failures: int) -> float:
-        return backoff_s(self._settings, failures, self._rng)
+        return backoff_s(self._options, failures, self._rng)
 
 
-def backoff_s(settings: PolicySettings, failures: int, rng: random.Random) -> float:
+def backoff_s(options: ClientOptions, failures: int, rng: random.Random) -> float:
     """The backoff in seconds after this many consecutive failures, from 1 (KIP-580)."""
-    exponential = settings.retry_backoff_ms * BACKOFF_MULTIPLIER ** min(failures - 1, MAX_EXPONENT)
+    exponential = options.retry_backoff_ms * BACKOFF_MULTIPLIER ** min(failures - 1, MAX_EXPONENT)
     # Limited before the jitter too, as in Kafka's ExponentialBackoff: else the longest backoffs would have no jitter.
-    bounded = min(exponential, settings.retry_backoff_max_ms)
+    bounded = min(exponential, options.retry_backoff_max_ms)
     jitter = rng.uniform(1 - BACKOFF_JITTER, 1 + BACKOFF_JITTER)
-    return max(min(bounded * jitter, settings.retry_backoff_max_ms), MIN_BACKOFF_MS) / 1000
+    return max(min(bounded * jitter, options.retry_backoff_max_ms), MIN_BACKOFF_MS) / 1000
 
 
 def attempt_timeout_ms(slow_attempts: int, request_timeout_ms: int) -> int:

@@ -6,13 +6,17 @@ import random
 from typing import Any
 
 from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache
-from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings
 from pyspark_kafka_meta.model import Address, RefreshReason, TopicPartition
+from pyspark_kafka_meta.options import PLAINTEXT, ClientOptions, default_options
 from tests.partitions import T0
 from tests.unit.fake_network import FakeClock, FakeNetwork
 
 REQUEST_TIMEOUT_S = 5
 BROKER_1 = Address("broker-1", 9092)
+
+
+def client_options(*bootstrap: Address, **changes: int) -> ClientOptions:
+    return default_options(ClientOptions, security=PLAINTEXT, bootstrap_servers=bootstrap or (BROKER_1,), **changes)
 
 
 class NoRandom(random.Random):
@@ -41,12 +45,7 @@ class LimitedClock(FakeClock):
 class Scene:
     """A cluster with topic t (two partitions, led by brokers 1 and 2), its cache, and its facts."""
 
-    def __init__(
-        self,
-        *bootstrap: Address,
-        request_timeout_s: int = REQUEST_TIMEOUT_S,
-        settings: PolicySettings = PolicySettings(),  # noqa: B008 (frozen)
-    ) -> None:
+    def __init__(self, *bootstrap: Address, request_timeout_s: int = REQUEST_TIMEOUT_S, **options: int) -> None:
         self.clock = LimitedClock()
         self.network = FakeNetwork(clock=self.clock)
         self.cluster = self.network.cluster
@@ -54,10 +53,8 @@ class Scene:
         self.facts: list[Any] = []
         self.cache = MetadataCache(
             self.network,
-            bootstrap or (BROKER_1,),
-            settings,
+            client_options(*bootstrap, request_timeout_ms=request_timeout_s * 1000, **options),
             self.facts.append,
-            request_timeout_ms=request_timeout_s * 1000,
             clock=self.clock,
             sleep=self.clock.sleep,
             rng=NoRandom(),

@@ -12,7 +12,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.kafka.metadata.cache_state import LeaderHinted, Refreshed
-from pyspark_kafka_meta.kafka.metadata.refresh_policy import PolicySettings, RefreshCause
+from pyspark_kafka_meta.kafka.metadata.refresh_policy import RefreshCause
 from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, SnapshotChanges
 from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TOPIC_EXCEPTION
 from pyspark_kafka_meta.model import (
@@ -263,8 +263,7 @@ def test_a_shorter_backoff_makes_more_attempts_and_a_shorter_recovery() -> None:
     """As docs/options.md explains."""
     healed = []
     for backoff_ms in (100, 1_000):
-        settings = PolicySettings(retry_backoff_ms=backoff_ms, retry_backoff_max_ms=10 * backoff_ms)
-        scene = Scene(settings=settings).bootstrapped()
+        scene = Scene(retry_backoff_ms=backoff_ms, retry_backoff_max_ms=10 * backoff_ms).bootstrapped()
         scene.cluster.move_leader(T0, 3)
         scene.report()
         scene.network.down |= {1, 2, 3}

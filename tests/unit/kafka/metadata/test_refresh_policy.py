@@ -11,7 +11,6 @@ import pytest
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import (
     MAX_SKIPPED_TURNS,
     BrokerChoice,
-    PolicySettings,
     RefreshCause,
     RefreshPolicy,
     attempt_timeout_ms,
@@ -20,6 +19,7 @@ from pyspark_kafka_meta.kafka.metadata.refresh_policy import (
 from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, SnapshotChanges
 from pyspark_kafka_meta.model import Address, RefreshReason
 from tests.partitions import T0
+from tests.unit.kafka.metadata.cache_scene import client_options
 
 NOTHING = SnapshotChanges()
 SOMETHING = SnapshotChanges(brokers_added=(9,))
@@ -30,7 +30,7 @@ A, B, C, D = (Address(host, 9092) for host in "abcd")
 
 
 def new_policy(seed: int = 0, **settings: int) -> RefreshPolicy:
-    return RefreshPolicy(PolicySettings(**settings), random.Random(seed))
+    return RefreshPolicy(client_options(**settings), random.Random(seed))
 
 
 def refreshed(seed: int = 0) -> RefreshPolicy:
