@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -83,8 +84,7 @@ def states(scene: Scene, *ids: str) -> list[str]:
 
 
 def test_idempotent_producer_needs_no_coordinator(scene: Scene, coordinators: TransactionCoordinators) -> None:
-    assert coordinators.producer_id(soon(scene)) == ProducerIdAndEpoch(1000, 0)
-    assert coordinators.producer_id(soon(scene)) == ProducerIdAndEpoch(1001, 0)
+    assert [coordinators.producer_id(soon(scene)).producer_id for _ in range(2)] == [1000, 1001]
     assert scene.sent("FindCoordinator") == []
 
 
@@ -154,14 +154,6 @@ def test_refused_producer_fails_at_once(
     with pytest.raises(kind, match=text):
         initialised(coordinators, transactional_id, soon(scene))
     assert scene.clock() == about_s(began)
-
-
-def test_timeout_above_the_limit_of_the_brokers_is_refused(scene: Scene, coordinators: TransactionCoordinators) -> None:
-    scene.cluster.coordinators.max_timeout_ms = TIMEOUT_MS - 1
-
-    with pytest.raises(BrokerError, match="INVALID_TRANSACTION_TIMEOUT") as refused:
-        coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
-    assert refused.value.code == 50
 
 
 @pytest.mark.parametrize("broken", ["down", "hung"])
@@ -234,13 +226,25 @@ def test_coordinator_that_is_not_elected_yet_is_looked_up_again(
     assert len(scene.sent("FindCoordinator")) == 3
 
 
-def test_id_that_may_not_be_used_is_refused_with_the_right_that_is_missing(
-    scene: Scene, coordinators: TransactionCoordinators
-) -> None:
-    scene.network.transaction_errors["FindCoordinator"].append(53)
+Refused = Callable[[TransactionCoordinators, Mapping[str, ProducerIdAndEpoch], float], object]
+REFUSALS: dict[str, tuple[int, str, Refused]] = {
+    "FindCoordinator": (53, "no producer id for .* WRITE", lambda each, _, due: each.fence([OTHER], TIMEOUT_MS, due)),
+    "EndTxn": (53, "cannot be ended", lambda each, opened, due: each.end_transactions(opened, True, V2, due)),
+    "ListTransactions": (31, "CLUSTER_AUTHORIZATION_FAILED", lambda each, _, due: each.list_transactions(due)),
+    "DescribeTransactions": (53, "cannot be described", lambda each, _, due: each.describe_transactions([ID], due)),
+}
 
-    with pytest.raises(AuthorizationError, match=f"no producer id for transactional id {ID}: .*WRITE"):
-        coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
+
+@pytest.mark.parametrize("api", REFUSALS)
+def test_refusal_names_the_id_or_the_right_that_is_missing(scene: Scene, client: KafkaClient, api: str) -> None:
+    code, text, ask = REFUSALS[api]
+    opened = open_transactions(scene, client, ID)
+    scene.network.transaction_errors[api].append(code)
+
+    with pytest.raises(BrokerError, match=text) as refused:
+        ask(client.coordinators, opened, soon(scene))
+    assert isinstance(refused.value, AuthorizationError) == (code == 53)
+    assert "transactional id orders/" in str(refused.value) or api == "ListTransactions"
 
 
 def test_coordinator_that_moves_is_found_again(scene: Scene, client: KafkaClient) -> None:
@@ -416,14 +420,6 @@ def test_connections_to_a_broker_that_hangs_count_as_one_failure(scene: Scene, c
     assert scene.clock() - began < 10  # 3 s, and twice as long
 
 
-def test_missing_right_to_end_is_an_error(scene: Scene, client: KafkaClient) -> None:
-    producers = open_transactions(scene, client, ID)
-    scene.network.transaction_errors["EndTxn"].append(53)
-
-    with pytest.raises(AuthorizationError, match=f"transaction of transactional id {ID} cannot be ended"):
-        client.coordinators.end_transactions(producers, True, V2, soon(scene))
-
-
 def test_transaction_that_does_not_end_is_an_error_at_the_deadline(scene: Scene, client: KafkaClient) -> None:
     producers = open_transactions(scene, client, *NODES)
     scene.network.hung.add(1)
@@ -435,19 +431,15 @@ def test_transaction_that_does_not_end_is_an_error_at_the_deadline(scene: Scene,
     assert states(scene, OTHER, THIRD) == ["CompleteCommit"] * 2
 
 
-def test_nothing_to_end_needs_no_request(scene: Scene, coordinators: TransactionCoordinators) -> None:
-    assert coordinators.end_transactions({}, True, V2, soon(scene)) == {}
-    assert scene.network.requests == []
-
-
 # --- open transactions ------------------------------------------------------------------------------------------------
 
 
-def test_nothing_to_ask_needs_no_time(scene: Scene, coordinators: TransactionCoordinators) -> None:
+def test_nothing_to_ask_needs_no_time_and_no_request(scene: Scene, coordinators: TransactionCoordinators) -> None:
     """A process may pause until the deadline."""
     assert coordinators.fence([], TIMEOUT_MS, scene.clock.now) == {}
     assert coordinators.end_transactions({}, True, V2, scene.clock.now) == {}
     assert coordinators.describe_transactions([], scene.clock.now) == []
+    assert scene.network.requests == []
 
 
 def test_open_transactions_of_all_brokers_are_listed(scene: Scene, client: KafkaClient) -> None:
@@ -501,13 +493,6 @@ def test_brokers_that_cannot_list_are_named(scene: Scene, coordinators: Transact
         coordinators.list_transactions(soon(scene))
 
 
-def test_refusal_to_list_is_an_error(scene: Scene, coordinators: TransactionCoordinators) -> None:
-    scene.network.transaction_errors["ListTransactions"].append(31)
-
-    with pytest.raises(BrokerError, match="lists no transactions: CLUSTER_AUTHORIZATION_FAILED"):
-        coordinators.list_transactions(soon(scene))
-
-
 def test_transactions_are_described_by_their_coordinators(scene: Scene, client: KafkaClient) -> None:
     producers = open_transactions(scene, client, ID)
     other = client.coordinators.fence([OTHER], TIMEOUT_MS, soon(scene))[OTHER]
@@ -518,14 +503,6 @@ def test_transactions_are_described_by_their_coordinators(scene: Scene, client: 
     assert opened.started_ms is not None
     assert (ready.transactional_id, ready.state, ready.producer) == (OTHER, "Empty", other)
     assert (ready.started_ms, ready.partitions) == (None, ())
-
-
-def test_refusal_to_describe_is_an_error(scene: Scene, client: KafkaClient) -> None:
-    open_transactions(scene, client, ID)
-    scene.network.transaction_errors["DescribeTransactions"].append(53)
-
-    with pytest.raises(AuthorizationError, match=f"transactional id {ID} cannot be described"):
-        client.coordinators.describe_transactions([ID], soon(scene))
 
 
 # --- the protocol of the cluster --------------------------------------------------------------------------------------
