@@ -19,17 +19,8 @@ from pyspark_kafka_meta.options.tables import batch_warnings, is_read
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 READ = {**SERVERS, "subscribe": "t"}
 NO_OPTIONS = {
-    "changes",
-    "client",
-    "client_id",
-    "driver",
-    "events",
-    "fetch",
-    "producer",
-    "registry",
-    "security",
-    "transaction",
-    "typed",
+    *("changes", "client", "client_id", "driver", "events", "fetch", "producer", "registry", "security"),
+    *("transaction", "typed"),
 }
 """Fields that are not options, but parts of the table, or set later."""
 

@@ -73,10 +73,12 @@ def test_a_subject_may_be_given_for_all_topics() -> None:
     assert typed.columns[0].subjects(("t", "u")) == (":.staging:orders-value",)
 
 
+REGISTRY, BEARER = "schema.registry.", "schema.registry.bearer.auth."
+TRUSTSTORE = {f"{REGISTRY}ssl.truststore.location": "ca.pem"}
 ISSUER = {
-    "schema.registry.bearer.auth.issuer.endpoint.url": "https://a/token",
-    "schema.registry.bearer.auth.client.id": "me",
-    "schema.registry.bearer.auth.client.secret": SECRET,
+    f"{BEARER}issuer.endpoint.url": "https://a/token",
+    f"{BEARER}client.id": "me",
+    f"{BEARER}client.secret": SECRET,
 }
 LETTERS = {"onMalformedRecord": "deadLetter", "deadLetterTopic": "my-letters"}
 GOOD = [
@@ -89,35 +91,22 @@ GOOD = [
     ({"includeRaw": "true"}, lambda typed: typed.includes_raw),
     ({"onMalformedRecord": "record"}, lambda typed: typed.on_malformed is OnMalformedRecord.RECORD),
     ({**LETTERS, "deadLetterKey": "offset"}, lambda typed: typed.dead_letter_has_own_key),
-    ({**LETTERS}, lambda typed: (typed.dead_letter_topic, typed.dead_letter_has_own_key) == ("my-letters", False)),
+    (LETTERS, lambda typed: (typed.dead_letter_topic, typed.dead_letter_has_own_key) == ("my-letters", False)),
     ({"onMalformedRecord": "null", "maxMalformedRecords": "7"}, lambda typed: typed.most_malformed(9) == 7),
     ({"onMalformedRecord": "null", "maxMalformedRecords": "0.07"}, lambda typed: typed.most_malformed(100) == 7),
     (
-        {"schema.registry.url": "http://a:1/x/, https://b,"},
+        {f"{REGISTRY}url": "http://a:1/x/, https://b,"},
         lambda typed: typed.registry.urls == ("http://a:1/x", "https://b"),
     ),
+    ({f"{REGISTRY}url": "HTTPS://a", **TRUSTSTORE}, lambda typed: typed.registry.urls == ("https://a",)),
     (
-        {"schema.registry.url": "HTTPS://a", "schema.registry.ssl.truststore.location": "ca.pem"},
-        lambda typed: typed.registry.urls == ("https://a",),
-    ),
-    (
-        {
-            **ISSUER,
-            "schema.registry.bearer.auth.scope": "api",
-            "schema.registry.bearer.auth.credentials.source": "OAUTHBEARER",
-        },
+        {**ISSUER, f"{BEARER}scope": "api", f"{BEARER}credentials.source": "OAUTHBEARER"},
         lambda typed: (typed.registry.oauth.oauth_client_id, typed.registry.oauth.oauth_scope) == ("me", "api"),
     ),
-    (
-        {**ISSUER, "schema.registry.ssl.truststore.location": "ca.pem"},
-        lambda typed: typed.registry.oauth.truststore_location == "ca.pem",
-    ),
-    (
-        {"schema.registry.bearer.auth.custom.provider.class": "a.b:C"},
-        lambda typed: typed.registry.oauth.oauth_token_provider == "a.b:C",
-    ),
-    ({"schema.registry.bearer.auth.logical.cluster": "lsrc-1"}, lambda typed: typed.registry.oauth is None),
-    ({"schema.registry.timeout.ms": "500"}, lambda typed: typed.registry.timeout_ms == 500),
+    ({**ISSUER, **TRUSTSTORE}, lambda typed: typed.registry.oauth.truststore_location == "ca.pem"),
+    ({f"{BEARER}custom.provider.class": "a.b:C"}, lambda typed: typed.registry.oauth.oauth_token_provider == "a.b:C"),
+    ({f"{BEARER}logical.cluster": "lsrc-1"}, lambda typed: typed.registry.oauth is None),
+    ({f"{REGISTRY}timeout.ms": "500"}, lambda typed: typed.registry.timeout_ms == 500),
 ]
 
 
@@ -130,130 +119,90 @@ def test_a_value_is_read(options: dict[str, str], holds: object) -> None:
 
 
 def test_tls_of_the_registry_is_that_of_a_broker_with_its_own_options() -> None:
-    ssl = {"schema.registry.url": "https://a", "schema.registry.ssl.truststore.location": "ca.pem"}
-    registry = SourceOptions.parse({**MINIMAL, **AVRO, **ssl}).typed.registry
+    registry = SourceOptions.parse({**MINIMAL, **AVRO, **TRUSTSTORE, f"{REGISTRY}url": "https://a"}).typed.registry
 
     assert registry is not None
     assert (registry.security.uses_tls, registry.security.truststore_location) == (True, "ca.pem")
 
 
+INT = {"valueFormat": "avro", "valueSchema": '"int"'}
+JSON = {"valueFormat": "json", "valueSchema": "{}"}
 BAD = [
     (
         {"valueFormat": "arvo"},
-        "Option 'valueFormat' must be bytes or avro or connect-json or json or protobuf, got 'arvo' (did you mean ",
+        "'valueFormat' must be bytes or avro or connect-json or json or protobuf, got 'arvo' (did",
     ),
     ({"valueFormat": "avro"}, "'valueFormat' avro needs 'schema.registry.url' or 'valueSchema'"),
-    ({"valueSchema": '"int"'}, "Option 'valueSchema' has no effect without 'valueFormat': set it or remove the option"),
-    ({"onMalformedRecord": "null"}, "Option 'onMalformedRecord' has no effect without 'valueFormat' or 'keyFormat'"),
-    (LETTERS, "Option 'onMalformedRecord' has no effect without 'valueFormat' or 'keyFormat': set it"),
+    ({"valueSchema": '"int"'}, "'valueSchema' has no effect without 'valueFormat': set it or remove the option"),
+    ({"onMalformedRecord": "null"}, "'onMalformedRecord' has no effect without 'valueFormat' or 'keyFormat'"),
+    (LETTERS, "'onMalformedRecord' has no effect without 'valueFormat' or 'keyFormat': set it"),
     ({**AVRO, "onMalformedRecord": "deadLetter"}, "'onMalformedRecord' deadLetter needs 'deadLetterTopic'"),
     (
         {**AVRO, "onMalformedRecord": "null", "deadLetterTopic": "letters"},
-        "Option 'deadLetterTopic' has no effect without 'onMalformedRecord' deadLetter: set it or remove the option",
+        "'deadLetterTopic' has no effect without 'onMalformedRecord' deadLetter: set it or remove the option",
     ),
     ({**AVRO, **LETTERS, "deadLetterTopic": "t"}, "'deadLetterTopic' is one of the topics that are read"),
-    ({**AVRO, **LETTERS, "deadLetterTopic": "a/b"}, "Option 'deadLetterTopic' must be the name of one topic, got 'a/b"),
-    ({**AVRO, "maxMalformedRecords": "3"}, "Option 'maxMalformedRecords' has no effect without 'onMalformedRecord'"),
+    ({**AVRO, **LETTERS, "deadLetterTopic": "a/b"}, "'deadLetterTopic' must be the name of one topic, got 'a/b"),
+    ({**AVRO, "maxMalformedRecords": "3"}, "'maxMalformedRecords' has no effect without 'onMalformedRecord'"),
     (
         {**AVRO, **LETTERS, "maxMalformedRecords": "1.5"},
-        "Option 'maxMalformedRecords' must be a whole number from 0, or a share from 0.0 to 1.0, got '1.5'",
+        "must be a whole number from 0, or a share from 0.0 to 1.0, got",
     ),
-    (
-        {"valueFormat": "json", "valueSchema": "{}", "enableStableIdentifiersForUnionType": "true"},
-        "Option 'enableStableIdentifiersForUnionType' has no effect without a format avro",
-    ),
+    ({**JSON, "enableStableIdentifiersForUnionType": "true"}, "UnionType' has no effect without a format avro"),
     (
         {**AVRO, "valueFormat": "protobuf", "valueFraming": "apicurio-header"},
-        "'valueFraming' apicurio-header is not supported for protobuf: use confluent or none",
+        "not supported for protobuf: use confluent",
     ),
     (
-        {"valueFormat": "json", "valueSchema": "{}", "recursiveFieldMaxDepth": "2"},
-        "Option 'recursiveFieldMaxDepth' has no effect without a format avro or protobuf",
+        {**JSON, "recursiveFieldMaxDepth": "2"},
+        "'recursiveFieldMaxDepth' has no effect without a format avro or protobuf",
     ),
-    (
-        {"valueFormat": "avro", "valueSchema": '"int"', "valueFraming": "confluent"},
-        "'valueFraming' confluent needs 'schema.registry.url', as a frame has only a schema id",
-    ),
-    (
-        {**AVRO, "valueSchema": '"int"', "valueSchemaVersion": "1"},
-        "Set either 'valueSchema' or 'valueSchemaVersion', not both",
-    ),
-    (
-        {**AVRO, "valueSchemaVersion": "0"},
-        "Option 'valueSchemaVersion' must be latest or a version of the subject from",
-    ),
+    ({**INT, "valueFraming": "confluent"}, "needs 'schema.registry.url', as a frame has only a schema id"),
+    ({**URL, **INT, "valueSchemaVersion": "1"}, "Set either 'valueSchema' or 'valueSchemaVersion', not both"),
+    ({**AVRO, "valueSchemaVersion": "0"}, "'valueSchemaVersion' must be latest or a version of the subject from"),
     (
         {**AVRO, "valueSubject": "s", "valueSubjectNameStrategy": "topic"},
         "Set either 'valueSubject' or 'valueSubjectNameStrategy', not both",
     ),
-    ({**AVRO, "valueSubject": "s", "valueSchema": '"int"'}, "Set either 'valueSchema' or 'valueSubject', not both"),
+    ({**URL, **INT, "valueSubject": "s"}, "Set either 'valueSchema' or 'valueSubject', not both"),
     ({**AVRO, "valueSubjectNameStrategy": "record"}, "'valueSubjectNameStrategy' record needs 'valueRecordName'"),
+    ({**AVRO, "valueRecordName": "a.B"}, "'valueRecordName' needs 'valueSubjectNameStrategy' record or topic-rec"),
+    ({**AVRO, "valueRecordName": ", "}, "'valueRecordName' must be the full name of a record, as shop.Order;"),
+    ({**AVRO, "valueRecordName": "a\nb"}, "'valueRecordName' must be the full name of a record, as shop.Order;"),
+    ({**AVRO, f"{REGISTRY}url": "localhost:8081"}, "'schema.registry.url' must be http://host:port or"),
+    ({**AVRO, f"{REGISTRY}url": "http://a:99999"}, "'schema.registry.url' must be http://host:port or"),
+    ({**AVRO, f"{REGISTRY}url": "mock://a"}, "'schema.registry.url' must be http://host:port or https:"),
     (
-        {**AVRO, "valueRecordName": "a.B"},
-        "Option 'valueRecordName' needs 'valueSubjectNameStrategy' record or topic-rec",
-    ),
-    *(
-        (
-            {**AVRO, "valueRecordName": text},
-            "Option 'valueRecordName' must be the full name of a record, as shop.Order;",
-        )
-        for text in (", ", "a\nb")
-    ),
-    ({**AVRO, "schema.registry.url": "localhost:8081"}, "Option 'schema.registry.url' must be http://host:port or"),
-    ({**AVRO, "schema.registry.url": "http://a:99999"}, "Option 'schema.registry.url' must be http://host:port or"),
-    ({**AVRO, "schema.registry.url": "mock://a"}, "Option 'schema.registry.url' must be http://host:port or https:"),
-    (
-        {**AVRO, **ISSUER, "schema.registry.bearer.auth.token": SECRET},
-        "Set either 'schema.registry.bearer.auth.token' or 'schema.registry.bearer.auth.issuer.endpoint.url', not both",
+        {**AVRO, **ISSUER, f"{BEARER}token": SECRET},
+        f"either '{BEARER}token' or '{BEARER}issuer.endpoint.url', not both",
     ),
     (
-        {**AVRO, **ISSUER, "schema.registry.bearer.auth.issuer.endpoint.url": f"https://{SECRET}@a"},
-        "Option 'schema.registry.bearer.auth.issuer.endpoint.url' must be https://host/path",
+        {**AVRO, **ISSUER, f"{BEARER}issuer.endpoint.url": f"https://{SECRET}@a"},
+        f"'{BEARER}issuer.endpoint.url' must be https://host/path",
+    ),
+    ({**AVRO, f"{BEARER}issuer.endpoint.url": "https://a"}, f"endpoint.url' needs '{BEARER}client.id' and"),
+    ({**AVRO, f"{BEARER}credentials.source": "OAUTHBEARER"}, f"source' needs '{BEARER}issuer.endpoint.url'"),
+    ({**AVRO, f"{BEARER}client.secret": SECRET}, f"client.secret' has no effect without '{BEARER}issuer."),
+    ({f"{BEARER}token": SECRET}, f"'{BEARER}token' has no effect without 'schema.registry.url'"),
+    (
+        {**AVRO, f"{BEARER}token": SECRET, f"{REGISTRY}basic.auth.user.info": f"a:{SECRET}"},
+        f"Set either 'schema.registry.basic.auth.user.info' or '{BEARER}token', not both",
     ),
     (
-        {**AVRO, "schema.registry.bearer.auth.issuer.endpoint.url": "https://a"},
-        "'schema.registry.bearer.auth.issuer.endpoint.url' needs 'schema.registry.bearer.auth.client.id' and",
+        {**AVRO, f"{REGISTRY}basic.auth.user.info": SECRET},
+        "'schema.registry.basic.auth.user.info' must be user:password",
+    ),
+    ({**AVRO, f"{BEARER}token": f"{SECRET}\nx: y"}, f"'{BEARER}token' must be one word of ASCII characters"),
+    ({**AVRO, f"{REGISTRY}url": f"http://me:{SECRET}@a"}, "'schema.registry.url' must be http://host:port"),
+    ({**AVRO, **ISSUER, f"{REGISTRY}ssl.keystore.location": "a.pem"}, "without TLS: begin 'schema.registry.url' with"),
+    ({**AVRO, f"{REGISTRY}proxy.host": "p"}, "proxy.host' and 'schema.registry.proxy.port' must be set together"),
+    (
+        {**AVRO, f"{REGISTRY}proxy.host": f"http://me:{SECRET}@p", f"{REGISTRY}proxy.port": "1"},
+        "'schema.registry.proxy.host' must be the name or address of a host, without port and scheme",
     ),
     (
-        {**AVRO, "schema.registry.bearer.auth.credentials.source": "OAUTHBEARER"},
-        "'schema.registry.bearer.auth.credentials.source' needs 'schema.registry.bearer.auth.issuer.endpoint.url'",
-    ),
-    (
-        {**AVRO, "schema.registry.bearer.auth.client.secret": SECRET},
-        "Option 'schema.registry.bearer.auth.client.secret' has no effect without 'schema.registry.bearer.auth.issuer.",
-    ),
-    (
-        {"schema.registry.bearer.auth.token": SECRET},
-        "Option 'schema.registry.bearer.auth.token' has no effect without 'schema.registry.url'",
-    ),
-    (
-        {**AVRO, "schema.registry.bearer.auth.token": SECRET, "schema.registry.basic.auth.user.info": f"a:{SECRET}"},
-        "Set either 'schema.registry.basic.auth.user.info' or 'schema.registry.bearer.auth.token', not both",
-    ),
-    (
-        {**AVRO, "schema.registry.basic.auth.user.info": SECRET},
-        "Option 'schema.registry.basic.auth.user.info' must be user:password",
-    ),
-    (
-        {**AVRO, "schema.registry.bearer.auth.token": f"{SECRET}\nx: y"},
-        "Option 'schema.registry.bearer.auth.token' must be one word of ASCII characters",
-    ),
-    ({**AVRO, "schema.registry.url": f"http://me:{SECRET}@a"}, "Option 'schema.registry.url' must be http://host:port"),
-    (
-        {**AVRO, **ISSUER, "schema.registry.ssl.keystore.location": "a.pem"},
-        "Option 'schema.registry.ssl.keystore.location' has no effect without TLS: begin 'schema.registry.url' with",
-    ),
-    (
-        {**AVRO, "schema.registry.proxy.host": "p"},
-        "Options 'schema.registry.proxy.host' and 'schema.registry.proxy.port' must be set together",
-    ),
-    (
-        {**AVRO, "schema.registry.proxy.host": f"http://me:{SECRET}@p", "schema.registry.proxy.port": "1"},
-        "Option 'schema.registry.proxy.host' must be the name or address of a host, without port and scheme",
-    ),
-    (
-        {**AVRO, "schema.registry.url": "https://a", "schema.registry.ssl.keystore.key": SECRET},
-        "Options 'schema.registry.ssl.keystore.key' and 'schema.registry.ssl.keystore.certificate.chain' must be set",
+        {**AVRO, f"{REGISTRY}url": "https://a", f"{REGISTRY}ssl.keystore.key": SECRET},
+        "keystore.key' and 'schema.registry.ssl.keystore.certificate.chain' must be set",
     ),
 ]
 
@@ -262,7 +211,7 @@ BAD = [
 def test_a_contradiction_is_one_sentence_without_a_secret(options: dict[str, str], problem: str) -> None:
     (line,) = problems(options)
 
-    assert line.startswith(problem)
+    assert problem in line
     assert SECRET not in line
 
 
@@ -278,9 +227,7 @@ def test_a_pattern_of_topics_needs_a_schema_that_does_not_depend_on_them() -> No
 
 def test_a_token_has_no_line_break_of_its_file() -> None:
     """Python's HTTP client would refuse the header, with its text in the error."""
-    registry = SourceOptions.parse(
-        {**MINIMAL, **AVRO, "schema.registry.bearer.auth.token": f"{SECRET}\n"}
-    ).typed.registry
+    registry = SourceOptions.parse({**MINIMAL, **AVRO, f"{BEARER}token": f"{SECRET}\n"}).typed.registry
 
     assert registry is not None and registry.bearer_token is not None
     assert registry.bearer_token.reveal() == SECRET
@@ -308,16 +255,13 @@ def test_values_with_their_schemas_need_no_other_option() -> None:
     assert SourceOptions.parse(given).topic_pattern == "t.*"
 
 
-@pytest.mark.parametrize(
-    ("option", "text"),
-    [
-        ("valueFraming", "confluent"),
-        ("valueSubject", "s"),
-        ("valueSchemaVersion", "1"),
-        ("valueSubjectNameStrategy", "topic"),
-        ("valueRecordName", "a"),
-    ],
-)
+OF_A_REGISTRY = {
+    "valueFraming": "confluent", "valueSubject": "s", "valueSchemaVersion": "1", "valueSubjectNameStrategy": "topic",
+    "valueRecordName": "a",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("option", "text"), OF_A_REGISTRY.items())
 def test_values_with_their_schemas_take_none_from_a_registry(option: str, text: str) -> None:
     assert problems({**URL, "valueFormat": "connect-json", option: text}) == [
         f"Option '{option}' has no effect on connect-json, whose values have their schemas with them"
