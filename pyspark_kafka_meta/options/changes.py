@@ -53,33 +53,31 @@ class ChangesOptions:
         None,
         partial(parse_choice, values={each.value: each for each in Changes}),
         "Option 'changes' must be debezium or upsert, got '{value}'",
-        "Whether rows are changes of a database's table: its columns, and `_change`. debezium: values are Debezium's "
-        "envelopes; upsert: values are rows, and null deletes. keyFormat is valueFormat by default; bytes if records "
-        "have no key.",
+        "[Changes of a table](changes.md) as rows. debezium: values are Debezium's envelopes; upsert: values are "
+        "rows, and null deletes. keyFormat is valueFormat by default; bytes if records have no key.",
         needs=("valueFormat",),
         excludes=("includeRaw", "includeHeaders"),
     )
     order: ChangeOrder = _debeziums.choice(
         "changeOrder",
         {each.value: each for each in ChangeOrder},
-        "What `_change.sequence` is: the order of the topic, or, for topics that get partitions, the position in the "
-        "database, as text, with the former.",
+        "What `_change.sequence` is: the order of the topic or, for topics that get partitions, first the position in "
+        "the database.",
     )
     on_truncate: OnTruncate = _debeziums.choice(
         "onTruncate",
         {each.value: each for each in OnTruncate},
-        "When a table was truncated: fail, skip the record, or return a row without key whose `_change.op` is t.",
+        "A truncated table: fail, skip the record, or return a row without key whose `_change.op` is t.",
     )
     include_before: bool = _debeziums.flag(
-        "includeBefore", False, "Whether `_change.before` has the row before the change, as far as it was sent."
+        "includeBefore", False, "Whether `_change.before` has what was sent of the row before the change."
     )
     unavailable_value: str = _changes.option(
         "unavailableValue",
         "__debezium_unavailable_value",
         parse_text,
         "Option 'unavailableValue' must not be empty",
-        "Debezium's `unavailable.value.placeholder`: columns with it were not sent. They are null, and their names are "
-        "in `_change.unavailable`.",
+        "Debezium's `unavailable.value.placeholder`. Columns with it are null, and named in `_change.unavailable`.",
         needs=("changes",),
     )
 

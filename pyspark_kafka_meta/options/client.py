@@ -34,7 +34,7 @@ class ClientOptions:
         None,
         parsers.parse_addresses,
         "Option 'kafka.bootstrap.servers' must be host:port between commas, IPv6 as [::1]:9092",
-        "Required. Brokers to connect to first, as host:port separated by commas.",
+        "Required. Brokers to connect to first, as host:port.",
     )
     client_id: str = _connections.short_text(
         "kafka.client.id", "Client name in brokers' logs, metrics and quotas.", default="kafkameta"
@@ -129,7 +129,7 @@ class EventsOptions:
         None,
         parsers.parse_location,
         "Option 'eventsPath' must be a folder or the URI of one, such as s3://bucket/folder",
-        "Folder of refresh events: a path (relative to each process), or a URI of pyarrow (s3://, gs://, hdfs://).",
+        "Folder of refresh events: a path, relative to each process, or a URI (s3://, gs://, hdfs://).",
         queries=Query.RECORDS | Query.WRITES | Query.FROM_FILES,
     )
     topic: str | None = _events.option(
@@ -145,7 +145,7 @@ class EventsOptions:
         None,
         parsers.parse_addresses,
         "Option 'eventsBootstrapServers' must be host:port between commas, IPv6 as [::1]:9092",
-        "Brokers of eventsTopic, if in another cluster, with the same login.",
+        "Brokers of eventsTopic in another cluster, with the same login.",
         needs=("eventsTopic",),
     )
     security: SecurityOptions = PLAINTEXT

@@ -163,10 +163,10 @@ class OffsetOptions:
         parse_start,
         "Option 'startingOffsets' must be earliest, latest, latestByKey, JSON, -10m, -1000 or group:id. "
         f"{_EXPECTED_OFFSETS}",
-        "Where a new query starts: earliest (default of batches), latest (of streams, and only there), latestByKey "
-        "(only streams: micro-batch 0 is table latest, whatever maxOffsetsPerTrigger says; then every record), -10m "
-        "(ten minutes ago; s, m, h or d), -1000 (offsets before the end of each partition), group:id (its committed "
-        "offsets, else earliest), or JSON for every partition (-2 is earliest, -1 latest) or topic.",
+        "Where a new query starts: earliest (default of batches), latest (streams only, their default), latestByKey "
+        "(streams only: table latest as micro-batch 0, then every record), -10m (ten minutes ago; s, m, h or d), "
+        "-1000 (offsets before the end of each partition), group:id (its committed offsets, else earliest), or JSON "
+        "for every partition or topic (-2 is earliest, -1 latest).",
         queries=Query.EACH_RECORD | Query.EVENT_FILES | Query.EVENT_TOPIC,
     )
     starting_timestamp_ms: int | None = _timestamp(
@@ -181,7 +181,7 @@ class OffsetOptions:
     start_at_latest_if_unmatched: bool = _starts.choice(
         "startingOffsetsByTimestampStrategy",
         {"error": False, "latest": True},
-        "Without a record since then: an error, or start at latest.",
+        "If a partition has no record since then.",
     )
     ending_offsets: OffsetsSpec | TimestampsSpec | None = _ends.option(
         "endingOffsets",

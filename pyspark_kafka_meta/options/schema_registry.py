@@ -103,7 +103,7 @@ class RegistryOptions:
         None,
         _parse_urls,
         "Option 'schema.registry.url' must be http://host:port or https://host:port, several separated by commas",
-        "URLs with Confluent's API (Apicurio: /apis/ccompat/v7), separated by commas: if one fails, the next.",
+        "URLs with Confluent's API (Apicurio: /apis/ccompat/v7), tried in order.",
         needs=(),
     )
     user_info: Secret | None = _rows.option(
@@ -111,11 +111,11 @@ class RegistryOptions:
         None,
         _parse_user_info,
         "Option 'schema.registry.basic.auth.user.info' must be user:password",
-        "Login as user:password, or API key and secret.",
+        "user:password, or API key and secret.",
         excludes=(f"{_BEARER}token", _TOKEN_ENDPOINT, _PROVIDER),
     )
     bearer_token: Secret | None = _header(
-        "token", "Token, instead of a login.", _parse_token, excludes=(_TOKEN_ENDPOINT, _PROVIDER)
+        "token", "Token instead of a login.", _parse_token, excludes=(_TOKEN_ENDPOINT, _PROVIDER)
     )
     token_source: str | None = _rows.option(
         f"{_BEARER}credentials.source",

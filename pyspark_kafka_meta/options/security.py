@@ -217,7 +217,7 @@ class SecurityOptions:
     protocol: str = _one_of(_rows, _PROTOCOL, "PLAINTEXT", _PROTOCOLS, "Whether connections use TLS and a login.")
     truststore_location: str | None = _tls_rows.text(
         "kafka.ssl.truststore.location",
-        "File of trusted authorities, PEM or PKCS#12. Default: the system's.",
+        "Trusted authorities, PEM or PKCS#12. Default: the system's.",
         excludes=("kafka.ssl.truststore.certificates",),
     )
     truststore_password: Secret | None = _tls_rows.secret("kafka.ssl.truststore.password", "Of a PKCS#12 file.")
@@ -227,16 +227,16 @@ class SecurityOptions:
     )
     keystore_location: str | None = _tls_rows.text(
         "kafka.ssl.keystore.location",
-        "File of the client's private key and certificates, PEM or PKCS#12.",
+        "Client's private key and certificates, PEM or PKCS#12.",
         excludes=("kafka.ssl.keystore.key",),
     )
     keystore_password: Secret | None = _tls_rows.secret("kafka.ssl.keystore.password", "Of a PKCS#12 file.")
     keystore_type: str | None = _store("kafka.ssl.keystore.type", "PEM or PKCS12. Default: detected.")
     keystore_key: Secret | None = _tls_rows.secret(
-        "kafka.ssl.keystore.key", "The client's private key as PEM text.", pair="kafka.ssl.keystore.certificate.chain"
+        "kafka.ssl.keystore.key", "Client's private key as PEM text.", pair="kafka.ssl.keystore.certificate.chain"
     )
     keystore_certificate_chain: str | None = _tls_rows.text(
-        "kafka.ssl.keystore.certificate.chain", "The client's certificates as PEM text, its own first."
+        "kafka.ssl.keystore.certificate.chain", "Client's certificates as PEM text, its own first."
     )
     key_password: Secret | None = _tls_rows.secret("kafka.ssl.key.password", "Of an encrypted PEM private key.")
     checks_host_name: bool = _rows.option(
@@ -244,7 +244,7 @@ class SecurityOptions:
         "https",
         partial(parse_choice, values={"https": True, "": False}),
         "Option 'kafka.ssl.endpoint.identification.algorithm' must be https or empty",
-        "Certificates must match the host name. Empty: no check, with a warning.",
+        "Certificates must match the host name; empty: no check, with a warning.",
     )
     sasl_mechanism: str | None = _one_of(
         _sasl_rows, "kafka.sasl.mechanism", None, tuple(MECHANISMS), "Required for SASL."
@@ -257,7 +257,7 @@ class SecurityOptions:
         parse_jaas,
         "Option 'kafka.sasl.jaas.config' must be as in `org.apache.kafka.common.security.plain.PlainLoginModule "
         'required username="..." password="...";`',
-        "Login in the syntax of Java clients, instead of separate options.",
+        "Login in the syntax of Java clients.",
     )
     oauth_token_provider: str | None = _sasl_rows.option(
         "oauthTokenProvider",
@@ -265,13 +265,14 @@ class SecurityOptions:
         parse_provider,
         "Option 'oauthTokenProvider' must be module:Class",
         "For OAUTHBEARER: module:Class, created without arguments, with a thread-safe `token()`. An OSError is "
-        "retried; any other exception ends the query.",
+        "retried; other exceptions end the query.",
     )
     oauth_token_endpoint_url: str | None = _sasl_rows.text(
         "kafka.sasl.oauthbearer.token.endpoint.url", "OpenID Connect token endpoint, for client credentials."
     )
     oauth_ca_location: str | None = _sasl_rows.text(
-        "kafka.https.ca.location", "PEM file or folder of authorities for the token endpoint. Default: the system's."
+        "kafka.https.ca.location",
+        "Trusted authorities of the token endpoint: PEM file or folder. Default: the system's.",
     )
     oauth_client_id: str | None = _sasl_rows.text(
         "kafka.sasl.oauthbearer.client.credentials.client.id", "For the token endpoint."

@@ -61,8 +61,8 @@ class ProducerOptions:
         "all",
         parse_acks,
         "Option 'kafka.acks' must be all, -1 or 1, got '{value}'",
-        "all (-1): all in-sync replicas acknowledge a batch. 1: only the leader; its records are lost if it fails, "
-        "or was replaced unnoticed.",
+        "all (-1): all in-sync replicas acknowledge a batch. 1: only the leader; records are lost if it fails or was "
+        "replaced unnoticed.",
     )
     idempotent: bool = _writing.flag(
         "kafka.enable.idempotence",
@@ -87,7 +87,7 @@ class ProducerOptions:
     delivery_timeout_ms: int = _writing.number(
         "kafka.delivery.timeout.ms",
         "120000",
-        "Maximum time from a full batch to its acknowledgement, with retries; at least kafka.request.timeout.ms.",
+        "Maximum time from a full batch to its acknowledgement with retries; at least kafka.request.timeout.ms.",
     )
     max_block_ms: int = _writing.number(
         "kafka.max.block.ms", "60000", "Maximum wait for the metadata of a topic.", high=INT64_MAX
@@ -133,7 +133,7 @@ class TransactionOptions:
         _parse_sink_id,
         "Option 'kafka.transactional.id' must be 1 to 255 printable characters, and not end with two numbers after "
         "slashes (/0/0), as the ids of tasks do",
-        "Writes exactly once for readers with read_committed. The sink's own name, the same across restarts.",
+        "Writes [exactly once](exactly-once.md). The sink's own name, the same across restarts.",
         queries=Query.WRITES,
         needs=(),
     )
@@ -149,8 +149,8 @@ class TransactionOptions:
         DECISIONS_TOPIC,
         topic_name,
         "Option 'decisionsTopic' must be the name of one topic, got '{value}'",
-        "Compacted topic in which sinks record which batches are written; created if it does not exist. Set another"
-        " name on sources too.",
+        "Compacted topic of the batches that sinks have written; created if it does not exist. Set another name on "
+        "sources too.",
         queries=Query.EXACTLY_ONCE | Query.RECORDS | Query.TRANSACTIONS,
     )
     txn_app_id: str | None = _transactions.option(
@@ -158,19 +158,16 @@ class TransactionOptions:
         None,
         parse_id,
         "Option 'txnAppId' must be 1 to 255 printable characters",
-        "Name of a series of batch writes, each of which is written once.",
+        "Name of a series of [batch writes](exactly-once.md#batches), each written once.",
         pair="txnVersion",
     )
     txn_version: int | None = _transactions.number(
-        "txnVersion",
-        None,
-        "Number in the series. Up to the last it is not written again, and must have the same rows.",
-        high=INT64_MAX,
+        "txnVersion", None, "Number in the series. A number up to the last is not written again.", high=INT64_MAX
     )
     skip_changed_batches: bool = _transactions.choice(
         "onChangedBatch",
         {"fail": False, "skip": True},
-        "When a written batch is repeated with other or unknown rows: fail, or skip these with a warning.",
+        "A written batch that is repeated with other or unknown rows: fail, or skip these with a warning.",
         section=Section.FAILURES,
     )
 
@@ -200,7 +197,7 @@ class SinkOptions:
     create_topics: bool = _writing.flag(
         "createTopics",
         False,
-        "Whether the driver creates the topic if it does not exist. Topics that a column names are never created.",
+        "Whether the driver creates a missing topic; never those of the column topic.",
         needs=("topic",),
     )
     new_topic_partitions: int | None = _creation.number(

@@ -65,7 +65,7 @@ class ReadOptions:
     skip_corrupt_batches: bool = _failures.choice(
         "onCorruptBatch",
         {"fail": False, "skip": True},
-        "When a record batch is corrupt in two fetches: fail, or skip it with an event. Old message formats always "
+        "A record batch that is corrupt in two fetches: fail, or skip it with an event. Old message formats always "
         "fail.",
     )
     max_decompressed_batch_bytes: int = _failures.number(
@@ -80,14 +80,14 @@ class ReadOptions:
         None,
         partial(parsers.parse_choice, values={"fail": "fail", "earliest": "earliest", "latest": "latest"}),
         "Option 'onTopicRecreated' must be fail, earliest or latest, got '{value}'",
-        "When a topic is recreated during a stream: fail, or continue without the old topic's unread records. "
-        "Default: fail, or earliest if failOnDataLoss is false.",
+        "A topic that is recreated during a stream: fail, or continue without the old topic's unread records. "
+        "Default: fail; earliest if failOnDataLoss is false.",
         queries=Query.RECORDS_STREAM,
     )
     new_partitions_at_latest: bool = _failures.choice(
         "newPartitions",
         {"earliest": False, "latest": True},
-        "Where a stream starts in partitions that it discovers later.",
+        "Where a stream starts in partitions it discovers later.",
         queries=Query.RECORDS_STREAM,
     )
     fetch_offset_retries: int = _failures.number(
@@ -125,7 +125,7 @@ class SourceOptions(ReadOptions, OffsetOptions):
         None,
         parsers.parse_topics,
         "No topics to subscribe to as specified value for option 'subscribe' is '{value}'",
-        "Topics to read, separated by commas. Set this, subscribePattern or assign.",
+        "Topics to read. Set this, subscribePattern or assign.",
         queries=Query.RECORDS | Query.PARTITIONS,
     )
     topic_pattern: str | None = _topics.option(
@@ -133,7 +133,7 @@ class SourceOptions(ReadOptions, OffsetOptions):
         None,
         parsers.parse_pattern,
         "Option 'subscribePattern' must be a regular expression as Python's re reads it, got '{value}'",
-        "Topics, future ones included, in whose names this Python regular expression matches anywhere.",
+        "Python regular expression that matches anywhere in the names of topics, later ones included.",
     )
     assigned: tuple[TopicPartition, ...] | None = _topics.option(
         "assign",
@@ -145,7 +145,7 @@ class SourceOptions(ReadOptions, OffsetOptions):
     max_offsets_per_trigger: int | None = _tasks.number(
         "maxOffsetsPerTrigger",
         None,
-        "Maximum offsets per micro-batch, shared by partitions in proportion to their backlog.",
+        "Maximum offsets per micro-batch, in proportion to the backlog of each partition.",
         low=1,
         high=INT64_MAX,
         queries=Query.RECORDS_STREAM | Query.EVENT_TOPIC_STREAM,
@@ -153,8 +153,8 @@ class SourceOptions(ReadOptions, OffsetOptions):
     max_bytes_per_trigger: int | None = _tasks.number(
         "maxBytesPerTrigger",
         None,
-        "About as many bytes per micro-batch, as brokers store them (compressed), but at least one offset of each "
-        "partition with a backlog. The planner learns sizes from single record batches.",
+        "[About](#micro-batches-of-about-so-many-bytes) as many compressed bytes per micro-batch, but at least one "
+        "offset of each partition with a backlog.",
         low=1,
         high=INT64_MAX,
         queries=Query.RECORDS_STREAM,
@@ -205,27 +205,24 @@ class SourceOptions(ReadOptions, OffsetOptions):
         None,
         parse_condition,
         "Option 'where' must be a condition in the part of Spark's SQL that it supports, got '{value}'",
-        "Condition in Spark's SQL; other records are dropped and counted. It may name columns that the query does not "
-        "have.",
+        "[Condition](#conditions) in Spark's SQL; other records are dropped and counted.",
         excludes=("changes",),
     )
     headers_as_map: bool = _topics.flag(
         "headersAsMap",
         False,
-        "Whether the column headers is a map<string,binary>, with the last of the headers that have the same key.",
+        "Whether headers is a map<string,binary>, with the last header of each key.",
         needs=("includeHeaders",),
     )
-    group_id: str | None = _groups.short_text("kafka.group.id", "No effect but a warning: no consumer group is joined.")
-    group_id_prefix: str | None = _groups.short_text(
-        "groupIdPrefix", "No effect but a warning: no consumer group is joined."
-    )
+    group_id: str | None = _groups.short_text("kafka.group.id", "No effect but a warning.")
+    group_id_prefix: str | None = _groups.short_text("groupIdPrefix", "No effect but a warning.")
     commit_group: str | None = _groups.option(
         "commitOffsetsToGroup",
         None,
         parsers.parse_id,
         "Option 'commitOffsetsToGroup' must be a group id of at most 255 printable characters",
         "Consumer group to which a stream commits finished micro-batches, for lag monitoring only; before PySpark "
-        "4.2, of Trigger.AvailableNow and Trigger.Once at the next start.",
+        "4.2, Trigger.AvailableNow and Trigger.Once commit at the next start.",
         queries=Query.RECORDS_STREAM,
     )
     decisions_topic: str = option_field(options_of(TransactionOptions)["decisions_topic"])

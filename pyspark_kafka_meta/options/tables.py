@@ -43,11 +43,11 @@ class TableOptions:
     table: Table = Rows(Section.TOPICS, Query.NONE).choice(
         "table",
         {table.value: table for table in Table},
-        "Records; latest: in a batch, the latest record of each key in its partition, without those whose value is "
-        "null; or a side table.",
+        "Records; latest: in a batch, the last record of each key in its partition, unless its value is null; or a "
+        "side table.",
     )
     max_files_per_trigger: int = Rows(Section.TASKS, Query.EVENT_FILES_STREAM).number(
-        "maxFilesPerTrigger", "1000", "Maximum event files per micro-batch, for table refresh_events.", low=1
+        "maxFilesPerTrigger", "1000", "Maximum event files per micro-batch of table refresh_events.", low=1
     )
 
 

@@ -168,14 +168,14 @@ class TypedValuesOptions:
     value_format: str = _rows.choice(
         "valueFormat",
         {name: name for name in ("bytes", *formats())},
-        "With a format, the column holds the columns of its schema.",
+        "Format of the column; other than bytes, it is typed.",
     )
     key_format: str = _for_keys(value_format)
     value_schema: str | None = _values.text(
         "valueSchema",
-        "Schema to read as or to write with, instead of the registry's or the newest record's: text, or a file on the"
-        " driver. Protobuf: of `protoc --descriptor_set_out`. JSON: also a type of Spark (DDL, `simpleString()` or"
-        " `json()`), in a write only with valueFraming none.",
+        "Schema instead of the registry's or the newest record's: text, or a file on the driver. Protobuf: of `protoc "
+        "--descriptor_set_out`. JSON: also a type of Spark (DDL, `simpleString()` or `json()`), in a write only with "
+        "valueFraming none.",
     )
     key_schema: str | None = _for_keys(value_schema)
     value_version: int | str = _values.option(
@@ -183,7 +183,7 @@ class TypedValuesOptions:
         LATEST_VERSION,
         _parse_version,
         "Option 'valueSchemaVersion' must be latest or a version of the subject from 1, got '{value}'",
-        "Version of the subject: a number, or the latest at the load of a read, or at each micro-batch of a write.",
+        "Version of the subject: a number, or the latest at the load of a read or at each micro-batch of a write.",
     )
     key_version: int | str = _for_keys(value_version)
     value_framing: Framing | None = _values.option(
@@ -202,7 +202,7 @@ class TypedValuesOptions:
     key_strategy: SubjectNameStrategy = _for_keys(value_strategy)
     value_subject: str | None = _values.text(
         "valueSubject",
-        "Subject, whatever the topic is; in a context `:.staging:orders-value`; of Apicurio an artifact id.",
+        "Subject, for all topics; in a context `:.staging:orders-value`; of Apicurio an artifact id.",
         excludes=("valueSubjectNameStrategy",),
     )
     key_subject: str | None = _for_keys(value_subject)
@@ -212,15 +212,15 @@ class TypedValuesOptions:
         _parse_record_names,
         "Option 'valueRecordName' must be the full name of a record, as shop.Order; several separated by commas, a "
         "name with a comma in double quotes",
-        "Full name of the record (JSON: title), for the strategies record and topic-record and for a derived "
-        "schema; of Protobuf's message type (default: the first). Several Avro records, separated by commas, become"
-        " a struct with a member for each. Quote a name with a comma.",
+        "Full name of the record (JSON: title), for the strategies record and topic-record and for a derived schema; "
+        "of Protobuf's message type (default: the first). Several Avro records become a struct with a member for "
+        "each. Quote a name with a comma.",
     )
     key_record_names: tuple[str, ...] | None = _for_keys(value_record_names)
     max_depth: int = _rows.number(
         "recursiveFieldMaxDepth",
         "1",
-        "How often a recursive type of Avro or Protobuf becomes columns in itself.",
+        "Depth of the columns of a recursive Avro or Protobuf type.",
         low=1,
         high=15,
         queries=Query.RECORDS,
@@ -228,21 +228,21 @@ class TypedValuesOptions:
     stable_members: bool = _rows.flag(
         "enableStableIdentifiersForUnionType",
         False,
-        "Whether members of Avro unions are named after their types (member_int), not places (member0).",
+        "Whether Avro unions have members named by type (member_int), not position (member0).",
         queries=Query.RECORDS,
     )
     includes_raw: bool = _rows.flag(
         "includeRaw",
         False,
-        "Whether value_raw (key_raw) has the bytes of a typed column, with their frame.",
+        "Whether value_raw (key_raw) has the bytes of a typed column with their frame.",
         queries=Query.RECORDS,
         needs=("valueFormat", "keyFormat"),
     )
     on_malformed: OnMalformedRecord = _rows.choice(
         "onMalformedRecord",
         {each.value: each for each in OnMalformedRecord},
-        "When a value cannot be decoded: fail, null, or null with a struct of cause, schema_id and raw bytes in "
-        "value_error (key_error); or no row, but the record in deadLetterTopic.",
+        "[A value that cannot be decoded](typed-values.md#malformed-records): fail, null, null with value_error "
+        "(key_error), or no row but the record in deadLetterTopic.",
         section=Section.FAILURES,
         queries=Query.RECORDS,
         needs=("valueFormat", "keyFormat"),
@@ -252,26 +252,24 @@ class TypedValuesOptions:
         None,
         _parse_most,
         "Option 'maxMalformedRecords' must be a whole number from 0, or a share from 0.0 to 1.0, got '{value}'",
-        "A task that finds more malformed records fails: a number, or a share of its offsets as 0.01, rounded up.",
+        "A task with more malformed records fails: a number, or a share of its offsets (0.01), rounded up.",
     )
     dead_letter_topic: str | None = _letters.option(
         "deadLetterTopic",
         None,
         topic_name,
         "Option 'deadLetterTopic' must be the name of one topic, got '{value}'",
-        "Topic of the same cluster for malformed records, with their place and cause in headers. subscribePattern does"
-        " not match it.",
+        "Topic of the same cluster for malformed records. subscribePattern does not match it.",
     )
     dead_letter_has_own_key: bool = _letters.choice(
         "deadLetterKey",
         {"record": False, "offset": True},
-        "Key of a letter: the record's; or its topic, partition and offset (orders-0-42), so that a compacted topic "
-        "keeps repeated letters once.",
+        "Key of a letter: the record's, or its topic, partition and offset (orders-0-42).",
     )
     auto_register: bool = _rows.flag(
         "auto.register.schemas",
         False,
-        "Whether a write registers valueSchema, or else, not of Protobuf, a schema of the DataFrame's type. Else "
+        "Whether a write registers valueSchema or, except for Protobuf, a schema of the DataFrame's type. Otherwise "
         "the subject must have it.",
         queries=Query.WRITES,
     )

@@ -9,6 +9,11 @@ If every offset counts alike, their bytes per offset are on average those of the
 3. The limit, by what is learned now: the offsets to read.
 
 What was learned is lost with the process: a restarted query begins with a small micro-batch, as a new one does.
+
+Of 100 micro-batches of 32 MB, from 6 partitions with records of 100 B to 1 MB whose sizes changed slowly, half were
+within 11 % of the limit, the largest had 1.7 times as much. In simulations single records of all sizes in one partition
+made up to 3 times 32 MB, 1.7 times 100 MB. Records that fill less than an eighth of the offsets may be missed by all
+samples. After sizes changed by a factor of thousands, the next ten or twenty micro-batches are small.
 """
 
 from __future__ import annotations
