@@ -41,7 +41,7 @@ class EventKind(StrEnum):
     CLOSED = "closed"
     """The last event of a cache that was not killed."""
     DATA_LOSS = "data_loss"
-    """Records of a partition were skipped, or offsets at the end of a range that compaction left empty."""
+    "Records of a partition were skipped, or offsets that compaction left empty at the end of a range."
     TRANSACTIONS_COMMITTED = "transactions_committed"
     """The driver committed a batch."""
     TRANSACTIONS_ABORTED = "transactions_aborted"
@@ -155,6 +155,7 @@ class FilteredRecords(NamedTuple):
 class Event:
     """One event of a metadata cache: created, closed, Metadata request, leader hint, skipped records, ended
     transactions, or of the schemas of the records that its client reads. Fields that do not apply are None.
+    `lookups` to `filtered` count since the previous event.
 
     Attributes:
         cache_id: random id; a restarted process has a new one.
@@ -165,15 +166,14 @@ class Event:
         generation_after: good responses, this one included.
         age_ms: age of the last good response when the attempt started.
         idle_ms: from the last leader lookup to the start of the attempt.
-        lookups: leader lookups since the previous event.
-        fetches: Fetch responses since the previous event, by broker.
-        retries: failed requests and retriable partition errors since the previous event.
-        fetch_throttle_ms: throttle time since the previous event (KIP-219).
-        produces: Produce responses since the previous event, by broker.
-        produce_throttle_ms: throttle time since the previous event (KIP-219).
-        transactions_begun: transactions since the previous event.
-        table_changes: changes of databases read since the previous event, by topic and op.
-        filtered: records that `where` dropped since the previous event, by partition.
+        lookups: leader lookups.
+        fetches: Fetch responses by broker.
+        retries: failed requests and retriable partition errors.
+        fetch_throttle_ms: throttle time (KIP-219).
+        produces: Produce responses by broker.
+        produce_throttle_ms: throttle time (KIP-219).
+        table_changes: changes of databases that were read.
+        filtered: records that `where` dropped.
         died_cache_ids: killed caches of this application and machine, not reported before.
         dropped_before: events that this sink lost and no earlier event counted.
         details: what happened.

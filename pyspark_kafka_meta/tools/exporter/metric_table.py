@@ -84,7 +84,7 @@ REFRESH_SECONDS = _histogram(
     "refresh_seconds",
     "cluster_id broker",
     REQUEST_BUCKETS,
-    "Duration of Metadata requests, connecting included; broker `bootstrap` is any bootstrap address.",
+    "Duration of Metadata requests with connecting; broker `bootstrap` is any bootstrap address.",
 )
 REFRESH_BYTES = _counter("refresh_bytes_total", "cluster_id broker", "Bytes of Metadata requests and responses.")
 RECOVERY_SECONDS = _histogram(
@@ -97,26 +97,24 @@ RETRIES = _counter("retries_total", "role", "Failed requests and retriable error
 THROTTLE_SECONDS = _counter(
     "throttle_seconds_total", "role request", "Throttle time of `metadata`, `fetch` and `produce` requests."
 )
-FETCH_REQUESTS = _counter("fetch_requests_total", "cluster_id broker", "Answered Fetch requests.")
+FETCH_REQUESTS = _counter("fetch_requests_total", "cluster_id broker", "Answered requests.")
 FETCH_BYTES = _counter("fetch_response_bytes_total", "cluster_id broker", "Bytes of Fetch responses.")
-PRODUCE_REQUESTS = _counter("produce_requests_total", "cluster_id broker", "Answered Produce requests.")
+PRODUCE_REQUESTS = _counter("produce_requests_total", "cluster_id broker", "Answered requests.")
 PRODUCE_BYTES = _counter("produce_request_bytes_total", "cluster_id broker", "Bytes of Produce requests.")
-DATA_LOSSES = _counter("data_losses_total", "topic", "Times that records of a partition were skipped.")
-LOST_OFFSETS = _counter("lost_offsets_total", "topic", "Skipped offsets, where their number is known.")
+DATA_LOSSES = _counter("data_losses_total", "topic", "Times that records were skipped.")
+LOST_OFFSETS = _counter("lost_offsets_total", "topic", "Skipped offsets, if their number is known.")
 MALFORMED_RECORDS = _counter(
-    "malformed_records_total", "topic column", "Keys or values that could not be decoded, and did not fail their task."
+    "malformed_records_total", "topic column", "Keys or values that could not be decoded, in tasks that did not fail."
 )
 TABLE_CHANGES = _counter(
-    "table_changes_total",
-    "topic op",
-    "Changes of databases that tasks read: by op, skipped ones without a row, and malformed ones.",
+    "table_changes_total", "topic op", "Changes of databases that tasks read; op is also `skipped` or `malformed`."
 )
 FILTERED_RECORDS = _counter("filtered_records_total", "topic", "Records that the option `where` dropped.")
 SCHEMA_LOOKUPS = _counter("schema_lookups_total", "role reason outcome", "Requests to the schema registry.")
 SCHEMA_LOOKUP_SECONDS = _histogram(
     "schema_lookup_seconds", "outcome", LOOKUP_BUCKETS, "Duration of requests to the schema registry, with retries."
 )
-TRANSACTIONS_BEGUN = _counter("transactions_begun_total", "role", "Transactions that tasks and committers began.")
+TRANSACTIONS_BEGUN = _counter("transactions_begun_total", "role", "Begun transactions.")
 TRANSACTIONS_ENDED = _counter(
     "transactions_ended_total",
     "sink result",
@@ -126,23 +124,19 @@ TRANSACTIONS_SECONDS = _histogram(
     "transactions_end_seconds", "result", BATCH_BUCKETS, "Duration of the commit, abort or recovery of a batch."
 )
 COPIED_RECORDS = _counter("copied_records_total", "sink", "Decided records that were written again after a timeout.")
-EVENTS_DROPPED = _counter("events_dropped_total", "", "Events that their process lost: full disk, topic down.")
-EVENTS_MISSING = _gauge(
-    "events_missing", "", "Gaps in the numbers of events: lost, not written at a kill, or deleted with old files."
-)
+EVENTS_DROPPED = _counter("events_dropped_total", "", "Events that a process lost: full disk, topic down.")
+EVENTS_MISSING = _gauge("events_missing", "", "Missing events: lost, not written at a kill, or deleted with old files.")
 
 # --- of caches --------------------------------------------------------------------------------------------------------
 
 _EXECUTOR = "application_id executor"
 """Beside the driver and in commands, the role stands for the executor."""
 CACHES = _gauge("caches", _EXECUTOR, "Caches with an event in the last ten minutes, neither closed nor dead.")
-CACHE_LAST_REFRESH = _gauge(
-    "cache_last_refresh_timestamp_seconds", _EXECUTOR, "Last refresh of the oldest of an executor's caches."
-)
-CACHE_GENERATION = _gauge("cache_generation", _EXECUTOR, "Most Metadata responses to one of an executor's caches.")
-CACHED_PARTITIONS = _gauge("cached_partitions", _EXECUTOR, "Partitions in the caches of an executor.")
+CACHE_LAST_REFRESH = _gauge("cache_last_refresh_timestamp_seconds", _EXECUTOR, "Oldest last refresh of a cache.")
+CACHE_GENERATION = _gauge("cache_generation", _EXECUTOR, "Most Metadata responses to one cache.")
+CACHED_PARTITIONS = _gauge("cached_partitions", _EXECUTOR, "Partitions in caches.")
 STALE_PARTITIONS = _gauge(
-    "stale_partitions", _EXECUTOR, "Of these, partitions with an older leader epoch or topic id than the cluster's."
+    "stale_partitions", _EXECUTOR, "Partitions in caches with an older leader epoch or topic id than the cluster's."
 )
 
 # --- of queries -------------------------------------------------------------------------------------------------------
@@ -152,10 +146,10 @@ LAG_SECONDS = _gauge("lag_seconds", "query_id topic", "Age of the oldest unread 
 LAG_SECONDS_UNKNOWN = _gauge(
     "lag_seconds_unknown_partitions",
     "query_id topic",
-    "Partitions with unread records of unknown age: `kafkameta_lag_seconds` is then a lower bound.",
+    "Partitions with unread records of unknown age, which make `kafkameta_lag_seconds` a lower bound.",
 )
 LAG_UNKNOWN = _gauge(
-    "lag_unknown_partitions", "query_id topic", "Partitions that are not in the lag: no leader, gone, or recreated."
+    "lag_unknown_partitions", "query_id topic", "Partitions without a lag: no leader, gone, or recreated."
 )
 PARTITION_LAG_RECORDS = _gauge(
     "partition_lag_records", "query_id topic partition", "The same by partition, with `--per-partition`."
@@ -182,7 +176,7 @@ UP = _gauge("exporter_up", "source", "Whether the last poll of a source succeede
 LAST_SUCCESS = _gauge("exporter_last_success_timestamp_seconds", "source", "Last successful poll.")
 ERRORS = _counter("exporter_errors_total", "source", "Failed polls.")
 POLL_SECONDS = _gauge("exporter_poll_seconds", "source", "Duration of the last poll.")
-UNREADABLE_FILES = _gauge("exporter_unreadable_files", "", "Event files that cannot be read; tried again at each poll.")
+UNREADABLE_FILES = _gauge("exporter_unreadable_files", "", "Event files that cannot be read, tried again at each poll.")
 
 METRICS: tuple[Metric, ...] = tuple(value for value in globals().copy().values() if isinstance(value, Metric))
 
