@@ -53,8 +53,8 @@ class ChangesOptions:
         None,
         partial(parse_choice, values={each.value: each for each in Changes}),
         "Option 'changes' must be debezium or upsert, got '{value}'",
-        "[Changes of a table](changes.md) as rows. debezium: values are Debezium's envelopes; upsert: values are "
-        "rows, and null deletes. keyFormat is valueFormat by default; bytes if records have no key.",
+        "[Changes of a table](changes.md) as rows. Values are envelopes (debezium), or rows, and null deletes "
+        "(upsert). keyFormat is valueFormat by default; bytes if records have no key.",
         needs=("valueFormat",),
         excludes=("includeRaw", "includeHeaders"),
     )
@@ -70,7 +70,7 @@ class ChangesOptions:
         "A truncated table: fail, skip the record, or return a row without key whose `_change.op` is t.",
     )
     include_before: bool = _debeziums.flag(
-        "includeBefore", False, "Whether `_change.before` has what was sent of the row before the change."
+        "includeBefore", False, "Whether `_change.before` has the row before the change, as far as sent."
     )
     unavailable_value: str = _changes.option(
         "unavailableValue",

@@ -51,7 +51,7 @@ class ClientOptions:
     metadata_max_age_ms: int = _connections.number(
         "kafka.metadata.max.age.ms",
         "300000",
-        "Age at which metadata is refreshed, less a jitter of up to 20 %.",
+        "Age at which metadata is refreshed, less up to 20 % jitter.",
         high=INT64_MAX,
     )
     retry_backoff_ms: int = _connections.number(
@@ -90,7 +90,7 @@ class FetchOptions:
     read_committed: bool = _fetches.choice(
         "kafka.isolation.level",
         {"read_uncommitted": False, "read_committed": True},
-        "read_committed skips aborted transactions and waits for open transactions.",
+        "read_committed skips aborted and waits for open transactions.",
     )
     fetch_max_bytes: int = _fetches.number("kafka.fetch.max.bytes", "52428800", "Soft limit of a Fetch response.")
     max_partition_fetch_bytes: int = _fetches.number(

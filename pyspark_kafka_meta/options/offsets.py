@@ -172,8 +172,7 @@ class OffsetOptions:
     starting_timestamp_ms: int | None = _timestamp(
         _starts,
         "startingTimestamp",
-        "Start each partition at its first record since this time (ms since 1970 UTC). Overrides the other starting "
-        "options.",
+        "First record of each partition since this time (ms since 1970 UTC). Overrides other starting options.",
     )
     starting_times: TimestampsSpec | None = _times(
         _starts, "startingOffsetsByTimestamp", "The same for every partition. Overrides startingOffsets."
@@ -194,7 +193,7 @@ class OffsetOptions:
     ending_timestamp_ms: int | None = _timestamp(
         _ends,
         "endingTimestamp",
-        "End each partition of a batch before its first record since this time, else at its end. Overrides the other "
+        "Exclusive end of a batch: the first record of each partition since this time, else latest. Overrides other "
         "ending options.",
     )
     ending_times: TimestampsSpec | None = _times(

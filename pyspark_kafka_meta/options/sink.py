@@ -67,7 +67,7 @@ class ProducerOptions:
     idempotent: bool = _writing.flag(
         "kafka.enable.idempotence",
         True,
-        "Whether a retry within a task neither repeats nor reorders records. Default with kafka.acks 1: false.",
+        "Whether retries within a task neither repeat nor reorder records. Default with kafka.acks 1: false.",
     )
     compression_type: str = _writing.choice(
         "kafka.compression.type", {codec: codec for codec in CODECS}, "Compression of record batches."
@@ -87,7 +87,7 @@ class ProducerOptions:
     delivery_timeout_ms: int = _writing.number(
         "kafka.delivery.timeout.ms",
         "120000",
-        "Maximum time from a full batch to its acknowledgement with retries; at least kafka.request.timeout.ms.",
+        "Maximum time from a full batch to its acknowledgement; at least kafka.request.timeout.ms.",
     )
     max_block_ms: int = _writing.number(
         "kafka.max.block.ms", "60000", "Maximum wait for the metadata of a topic.", high=INT64_MAX
@@ -206,7 +206,7 @@ class SinkOptions:
     new_topic_replicas: int | None = _creation.number(
         "newTopicReplicas",
         None,
-        "Replicas of its partitions. Default: default.replication.factor of the brokers.",
+        "Its replicas. Default: default.replication.factor of the brokers.",
         low=1,
         high=INT16_MAX,
     )
@@ -216,7 +216,7 @@ class SinkOptions:
         parse_topic_config,
         'Option \'newTopicConfig\' must be JSON. Expected e.g. {"cleanup.policy":"compact","retention.ms":-1}, got '
         "{value}",
-        'Settings of the created topic: {"cleanup.policy":"compact"}.',
+        'Its settings: {"cleanup.policy":"compact"}.',
     )
 
     @classmethod

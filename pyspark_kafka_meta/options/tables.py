@@ -43,8 +43,8 @@ class TableOptions:
     table: Table = Rows(Section.TOPICS, Query.NONE).choice(
         "table",
         {table.value: table for table in Table},
-        "Records; latest: in a batch, the last record of each key in its partition, unless its value is null; or a "
-        "side table.",
+        "Records, in a batch [the last of each key](recipes.md#the-latest-value-of-each-key) (latest), or a [side "
+        "table](observe.md#side-tables).",
     )
     max_files_per_trigger: int = Rows(Section.TASKS, Query.EVENT_FILES_STREAM).number(
         "maxFilesPerTrigger", "1000", "Maximum event files per micro-batch of table refresh_events.", low=1

@@ -269,8 +269,8 @@ class TypedValuesOptions:
     auto_register: bool = _rows.flag(
         "auto.register.schemas",
         False,
-        "Whether a write registers valueSchema or, except for Protobuf, a schema of the DataFrame's type. Otherwise "
-        "the subject must have it.",
+        "Whether a write registers valueSchema or, except for Protobuf, a schema of the DataFrame's type, if the "
+        "subject lacks it.",
         queries=Query.WRITES,
     )
 
