@@ -143,6 +143,16 @@ def last_of_keys(owner: Longs, entries: pa.StructArray) -> tuple[Longs, pa.Struc
     return owner[last], entries.take(number_array(last))
 
 
+def header_maps(headers: pa.ListArray) -> pa.MapArray:
+    """The headers of records as maps. Of headers with the same key, the last counts: see `last_of_keys`."""
+    import pyarrow.compute as pc  # as above
+
+    rows, entries = last_of_keys(pc.list_parent_indices(headers).to_numpy().astype(np.int64), headers.flatten())
+    starts = pa.array(np.searchsorted(rows, np.arange(len(headers) + 1)).astype(np.int32))
+    is_null = pa.concat_arrays([headers.is_null(), pa.array([False])])
+    return pa.MapArray.from_arrays(pc.if_else(is_null, None, starts), entries.field(0), entries.field(1))
+
+
 def slices(array: pa.BinaryArray, max_rows: int, max_bytes: int) -> Iterator[tuple[int, pa.BinaryArray]]:
     """The array in parts, each with the index of its first value. A value of more bytes is a part of its own."""
     offsets, first = offsets_of(array).astype(np.int64), 0

@@ -208,7 +208,7 @@ def with_header_type(batch: pa.RecordBatch, options: SourceOptions) -> pa.Record
     """The rows, with the headers of records as the option headersAsMap says."""
     if not options.headers_as_map or options.changes is not None or HEADERS_COLUMN not in batch.schema.names:
         return batch
-    from pyspark_kafka_meta.kafka.records.header_maps import header_maps
+    from pyspark_kafka_meta.arrow_arrays import header_maps
 
     at = batch.schema.get_field_index(HEADERS_COLUMN)
     return batch.set_column(at, HEADERS_COLUMN, header_maps(batch.column(at)))

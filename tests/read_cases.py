@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from pyspark_kafka_meta.kafka.protocol.apis import ApiResponse
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest, FetchResponse
 from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     OffsetQuery,
     OffsetsRequest,
-    OffsetsResponse,
 )
 from pyspark_kafka_meta.kafka.protocol.requests import Network
 from pyspark_kafka_meta.model import NO_EPOCH, Broker, TopicPartition
@@ -94,8 +94,8 @@ class Listed(NamedTuple):
         broker = log.follower if self.at_follower else log.leader
         log.network.offsets.send(broker, OffsetsRequest((query,), by_epoch=self.by_epoch), log.soon())
         response = log.network.offsets.receive([broker.node_id], log.soon())
-        assert isinstance(response, OffsetsResponse), response
-        return response.offsets[partition].error_code, response.offsets[partition].offset
+        assert isinstance(response, ApiResponse), response
+        return response.result[partition].error_code, response.result[partition].offset
 
     @property
     def expected(self) -> tuple[int, int]:

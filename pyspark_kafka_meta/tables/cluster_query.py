@@ -31,10 +31,9 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     LATEST_TIMESTAMP,
     OffsetQuery,
     OffsetsRequest,
-    OffsetsResponse,
     PartitionOffset,
 )
-from pyspark_kafka_meta.kafka.protocol.requests import Network
+from pyspark_kafka_meta.kafka.protocol.requests import Network, RequestFailure
 from pyspark_kafka_meta.kafka.protocol.transactions import ENDING_STATES, OPEN_STATES, DescribedTransaction
 from pyspark_kafka_meta.model import (
     Address,
@@ -187,10 +186,10 @@ class _Offsets:
                 self._network.offsets.send(by_id[node_id], request, deadline)
             for _ in range(len(leaders)):
                 response = self._network.offsets.receive(leaders, math.inf)  # each request has its own deadline
-                if isinstance(response, OffsetsResponse):
-                    offsets |= response.offsets
-                elif response is not None:
+                if isinstance(response, RequestFailure):
                     self.failures |= dict.fromkeys(leaders.pop(response.node_id), str(response.error))
+                elif response is not None:
+                    offsets |= response.result
 
 
 def _topic_rows(topic: TopicMetadata, offsets: _Offsets) -> Iterator[PartitionRow]:

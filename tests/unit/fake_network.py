@@ -19,7 +19,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
-from pyspark_kafka_meta.kafka.protocol.apis import BrokerRequest
+from pyspark_kafka_meta.kafka.protocol.apis import ApiResponse, BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
     FENCED_LEADER_EPOCH,
     INVALID_TOPIC_EXCEPTION,
@@ -370,8 +370,8 @@ class FakeOffsets(FakeRequests[OffsetsRequest, OffsetsResponse]):
         return self.network.clock.now
 
     def respond(self, node_id: int, request: OffsetsRequest, sent_at: float) -> OffsetsResponse:
-        return OffsetsResponse(
-            node_id, {query.partition: self._offset(node_id, query, request) for query in request.queries}
+        return ApiResponse(
+            node_id, 0, {query.partition: self._offset(node_id, query, request) for query in request.queries}
         )
 
     def _offset(self, node_id: int, query: OffsetQuery, request: OffsetsRequest) -> PartitionOffset:

@@ -9,13 +9,13 @@ from collections import deque
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, RequestTimeoutError
+from pyspark_kafka_meta.kafka.protocol.apis import ApiResponse
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     OffsetQuery,
     OffsetsRequest,
-    OffsetsResponse,
     PartitionOffset,
 )
 from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest
@@ -128,8 +128,8 @@ def listed(network: FakeNetwork, node_id: int, timestamp: int) -> PartitionOffse
     request = OffsetsRequest((OffsetQuery(T0, timestamp, epoch),), False)
     network.offsets.send(network.cluster.brokers[node_id], request, network.clock() + 1)
     response = network.offsets.receive([node_id], network.clock() + 1)
-    assert isinstance(response, OffsetsResponse)
-    return response.offsets[T0]
+    assert isinstance(response, ApiResponse)
+    return response.result[T0]
 
 
 def test_new_leader_reports_no_end_before_the_start_of_its_epoch() -> None:
@@ -186,7 +186,7 @@ def test_clock_calls_each_action_at_its_own_time(network: FakeNetwork) -> None:
 def test_response_takes_the_latency(network: FakeNetwork) -> None:
     sent_at = ask(network)
     assert network.offsets.receive([1], sent_at + 0.05) is None
-    assert isinstance(network.offsets.receive([1], sent_at + 1), OffsetsResponse)
+    assert isinstance(network.offsets.receive([1], sent_at + 1), ApiResponse)
     assert network.clock.now == pytest.approx(sent_at + 0.1)
 
 
@@ -202,7 +202,7 @@ def test_broker_that_hangs_for_a_while_responds_after_it(network: FakeNetwork) -
     sent_at = ask(network)
     network.clock.at(0.05, lambda: network.hung.add(1))
     network.clock.at(3, lambda: network.hung.discard(1))
-    assert isinstance(network.offsets.receive([1], sent_at + 10), OffsetsResponse)
+    assert isinstance(network.offsets.receive([1], sent_at + 10), ApiResponse)
     assert network.clock.now == pytest.approx(sent_at + 3)
 
 

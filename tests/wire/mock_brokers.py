@@ -65,7 +65,7 @@ class Cluster:
         if isinstance(response, RequestFailure):
             raise response.error
         assert response is not None
-        return response.offsets
+        return response.result
 
     def ask(self, *partitions: TopicPartition, by_id: bool = True, offset: int = 0, wait_ms: int = 0) -> FetchRequest:
         entries = tuple(

@@ -147,8 +147,8 @@ def read_metadata(rng: random.Random) -> str:
 def read_offsets(api: Api, rng: random.Random) -> str:
     data = mutate(payload(message(api, **listed(("t", 0), ("t", 1)))), rng)
     response: OffsetsResponse = SENT[api].decode(received(api, api.max_version, data), 3)
-    assert response.offsets.keys() <= set(PARTITIONS) | {TopicPartition("u", 0)}
-    assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in response.offsets.values())
+    assert response.result.keys() <= set(PARTITIONS) | {TopicPartition("u", 0)}
+    assert all(one.offset >= -1 and one.leader_epoch >= -1 for one in response.result.values())
     return "read"
 
 

@@ -17,12 +17,8 @@ from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
-from pyspark_kafka_meta.kafka.protocol.list_offsets import (
-    LATEST_TIMESTAMP,
-    OffsetQuery,
-    OffsetsRequest,
-    OffsetsResponse,
-)
+from pyspark_kafka_meta.kafka.protocol.apis import ApiResponse
+from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP, OffsetQuery, OffsetsRequest
 from pyspark_kafka_meta.model import Address, Broker, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.testing.mock_cluster import MockCluster
@@ -103,10 +99,10 @@ def end_offset(network: KafkaNetwork, port: int, timeout_s: float) -> int:
     request = OffsetsRequest((OffsetQuery(TopicPartition("t", 0), LATEST_TIMESTAMP),))
     network.offsets.send(Broker(1, Address(NAME, port)), request, time.monotonic() + timeout_s)
     response = network.offsets.receive([1], time.monotonic() + PATIENCE_S)
-    if not isinstance(response, OffsetsResponse):
+    if not isinstance(response, ApiResponse):
         assert response is not None
         raise response.error
-    return response.offsets[TopicPartition("t", 0)].offset
+    return response.result[TopicPartition("t", 0)].offset
 
 
 @pytest.mark.parametrize("fault", [silent, closing_at_once, silent_later, lost_packets, nothing])

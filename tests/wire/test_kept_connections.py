@@ -64,7 +64,7 @@ def test_connection_to_where_no_broker_is_any_more_is_closed(
     assert alias not in {broker.address for broker in response.brokers}
     for broker in (Broker(9, alias), response.brokers[0]):
         network.offsets.send(broker, OffsetsRequest((), False), time.monotonic() + 60)
-        assert isinstance(network.offsets.receive([broker.node_id], time.monotonic() + 60), OffsetsResponse)
+        assert isinstance(network.offsets.receive([broker.node_id], time.monotonic() + 60), ApiResponse)
     assert [connection.fileno() >= 0 for connection in opened] == [True, True]
     for broker in response.brokers:
         network.metadata(broker.address, (), time.monotonic() + 60)
@@ -123,7 +123,7 @@ def test_requests_that_are_sent_one_after_the_other_share_a_connection(
     (broker,) = (broker for broker in response.brokers if broker.address == address)
     for _ in range(2):
         network.offsets.send(broker, OffsetsRequest((), False), deadline)
-        assert isinstance(network.offsets.receive([broker.node_id], deadline), OffsetsResponse)
+        assert isinstance(network.offsets.receive([broker.node_id], deadline), ApiResponse)
         network.transactions.send(broker, ProducerIdRequest(), deadline)
         assert isinstance(network.transactions.receive([broker.node_id], deadline), ApiResponse)
         network.metadata(address, (), deadline)
@@ -166,7 +166,7 @@ def test_connection_that_the_network_forgot_is_given_up_long_before_the_request_
             network.offsets.send(broker, OffsetsRequest((), False), time.monotonic() + 30)
             return network.offsets.receive([1], time.monotonic() + 30)
 
-        assert isinstance(ask(), OffsetsResponse)
+        assert isinstance(ask(), ApiResponse)
         proxy.forget_connections()
         began = time.monotonic()
         failure = ask()
@@ -176,7 +176,7 @@ def test_connection_that_the_network_forgot_is_given_up_long_before_the_request_
         assert type(failure.error) is ConnectError, "a RequestTimeoutError would lower max_bytes"
         assert "broke the connection (Connection timed out)" in str(failure.error)
         assert lasted_s < 20
-        assert isinstance(ask(), OffsetsResponse), "over a new connection"
+        assert isinstance(ask(), ApiResponse), "over a new connection"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux filters packets for a socket")
@@ -188,7 +188,7 @@ def test_idle_connection_that_the_network_forgot_is_not_used_again(
     with TcpProxy() as proxy:
         proxy.target = first_address(mock_cluster.bootstrap_servers)
         network.offsets.send(Broker(1, proxy.address), OffsetsRequest((), False), time.monotonic() + 60)
-        assert isinstance(network.offsets.receive([1], time.monotonic() + 60), OffsetsResponse)
+        assert isinstance(network.offsets.receive([1], time.monotonic() + 60), ApiResponse)
         proxy.forget_connections()
         with selectors.PollSelector() as selector:
             selector.register(opened[0], selectors.EVENT_READ)

@@ -25,8 +25,8 @@ The three last states are in the partition's `RetryPause`. A throttled partition
 | no response by `overdue_at` | the leader may hang: metadata is requested (`suspect`), the request stays in flight |
 | new metadata has other leaders for an overdue request | the caller abandons it, or the partitions that moved |
 
-`LeaderOffsets` (ListOffsets, OffsetForLeaderEpoch) uses only the part for overdue requests: it sends each request once,
-and its caller repeats it.
+`LeaderOffsets` (ListOffsets, OffsetForLeaderEpoch) sends each request once, and its caller repeats it: its partitions
+have no `RetryPause`.
 
 Races: what happens without a guard, and the guard.
 
@@ -258,7 +258,7 @@ class LeaderRequests(Generic[MemberT, ResponseT]):
         waiting.back_off(self._client.clock(), self._client.backoff_s)
 
 
-class LeaderOffsets:
+class LeaderOffsets(LeaderRequests[TopicPartition, OffsetsResponse]):
     """The offsets for one caller, by its deadline, of all leaders at the same time. One that does not respond does not
     delay the others: its request is abandoned once it lost one of its partitions. Errors are reported to the cache.
 
@@ -268,14 +268,12 @@ class LeaderOffsets:
 
     def __init__(self, client: ClientState, template: OffsetsRequest, deadline: float) -> None:
         """`template` is a request without queries; each leader gets it with the queries for its partitions."""
+        super().__init__(client, client.network.offsets)
         self.errors: dict[TopicPartition, str] = {}
-        self._client = client
-        self._cache = client.cache
         self._template = template
         self._deadline = deadline
         # In a row, by node id. A later caller begins anew: a broker that failed long ago is not suspected sooner.
         self._failures: Counter[int] = Counter()
-        self._requests: LeaderRequests[TopicPartition, OffsetsResponse] = LeaderRequests(client, client.network.offsets)
 
     def ask(self, queries: Mapping[TopicPartition, int]) -> dict[TopicPartition, PartitionOffset]:
         """The offsets from one request to each leader, without partitions that failed. Raises BrokerError: an error
@@ -287,61 +285,58 @@ class LeaderOffsets:
         offsets: dict[TopicPartition, PartitionOffset] = {}
         try:
             self._send(queries)
-            while self._requests:
-                wake_up_at = self._requests.wake_up_at((), self._client.clock())
-                received = self._requests.receive(min(wake_up_at, self._deadline))
+            while self:
+                received = self.receive(min(self.wake_up_at((), self._client.clock()), self._deadline))
                 if received is not None:
                     offsets |= self._on_response(received.response, *received.sent)
-                elif self._client.clock() < self._deadline:
-                    self._abandon_moved()
+                elif (now := self._client.clock()) < self._deadline:
+                    self._client.cache.refresh_if_due(self._deadline, until=now)
+                    for node_id in self.overdue(now):
+                        self._give_up(node_id, now)
                 else:
                     break
         finally:
-            for sent in list(self._requests):
+            for sent in list(self):
                 self._abandon(sent.broker.node_id, "did not report offsets in time")
         return offsets
 
     def _send(self, queries: Mapping[TopicPartition, int]) -> None:
-        generation = self._cache.snapshot.generation
+        cache, options = self._client.cache, self._client.options
+        generation = cache.snapshot.generation
         groups: dict[int, tuple[Broker, list[OffsetQuery]]] = {}  # by node id, which has a faster hash than a broker
         for partition in sorted(queries):
-            leader = self._cache.leader(partition)
+            leader = cache.leader(partition)
             if leader is None:
-                replaced = self._cache.snapshot.replaced_leader(partition)
+                replaced = cache.snapshot.replaced_leader(partition)
                 self.errors[partition] = replaced or "it has no leader"
                 reason = RefreshReason.REPLACED_LEADER if replaced else RefreshReason.NO_LEADER
-                self._cache.request_update(reason, generation, partition)
+                cache.request_update(reason, generation, partition)
                 continue
             broker, leader_epoch = leader
-            if broker.node_id not in groups:
-                groups[broker.node_id] = (broker, [])
-            groups[broker.node_id][1].append(OffsetQuery(partition, queries[partition], leader_epoch))
+            _, members = groups.setdefault(broker.node_id, (broker, []))
+            members.append(OffsetQuery(partition, queries[partition], leader_epoch))
         now = self._client.clock()
         for broker, members in groups.values():
             failures = self._failures[broker.node_id]
-            timeout_ms = attempt_timeout_ms(failures, self._client.options.request_timeout_ms)
+            timeout_ms = attempt_timeout_ms(failures, options.request_timeout_ms)
             request = replace(self._template, queries=tuple(members))
             # A throttling broker may respond later. Its leadership is checked no later: it may hang as well.
             sent_at = max(now, self._client.throttles.until(broker.node_id))
-            self._client.network.offsets.send(broker, request, min(self._deadline, sent_at + timeout_ms / 1000))
+            self._requests.send(broker, request, min(self._deadline, sent_at + timeout_ms / 1000))
             # A broker that failed to respond before is suspected sooner.
-            overdue_ms = max(OVERDUE_MS / 2**failures, self._client.options.retry_backoff_ms)
-            partitions = [query.partition for query in members]
-            self._requests.add(broker, partitions, generation, now, overdue_ms)
+            overdue_ms = max(OVERDUE_MS / 2**failures, options.retry_backoff_ms)
+            self.add(broker, [query.partition for query in members], generation, now, overdue_ms)
 
-    def _abandon_moved(self) -> None:
-        self._cache.refresh_if_due(self._deadline, until=self._client.clock())
-        now, snapshot = self._client.clock(), self._cache.snapshot
-        for node_id in self._requests.overdue(now):
-            (sent,) = self._requests.of(node_id)
-            leaders = map(snapshot.leader, sent.members)
-            if all(leader is not None and leader.broker == sent.broker for leader in leaders):
-                self._requests.suspect(node_id)
-            else:
-                self._abandon(node_id, "did not report offsets, and lost partitions")
+    def _give_up(self, node_id: int, now: float) -> None:
+        (sent,) = self.of(node_id)
+        leaders = map(self._client.cache.snapshot.leader, sent.members)
+        if all(leader is not None and leader.broker == sent.broker for leader in leaders):
+            self.suspect(node_id)
+        else:
+            self._abandon(node_id, "did not report offsets, and lost partitions")
 
     def _abandon(self, node_id: int, why: str) -> None:
-        for sent in self._requests.abandon(node_id):
+        for sent in self.abandon(node_id):
             self.errors.update(dict.fromkeys(sent.members, f"{sent.broker.address} {why}"))
 
     def _on_response(
@@ -359,7 +354,7 @@ class LeaderOffsets:
         self._client.take_throttle(node_id, received.throttle_ms)
         offsets: dict[TopicPartition, PartitionOffset] = {}
         for partition in sent.members:
-            result = received.offsets.get(partition)
+            result = received.result.get(partition)
             if result is not None and result.error_code == 0:
                 offsets[partition] = result
             else:
@@ -374,6 +369,4 @@ class LeaderOffsets:
             raise broker_error(f"the offsets of {partition} were refused", code, partition.topic, "DESCRIBE")
         self._client.traffic.retries += 1
         if action is Action.REFRESH or code == UNKNOWN_LEADER_EPOCH:
-            self._cache.request_update(
-                refresh_reason(code), generation, partition=partition, error_code=code, node_id=node_id
-            )
+            self._client.cache.request_update(refresh_reason(code), generation, partition, code, node_id)

@@ -233,11 +233,8 @@ def backoff_s(options: ClientOptions, failures: int, rng: random.Random) -> floa
 
 
 def attempt_timeout_ms(slow_attempts: int, request_timeout_ms: int) -> int:
-    """Timeout of a request that brokers handle at once, such as Metadata.
-
-    Short at first, because another broker responds if this one hangs; doubled each time, in case all are slow,
-    up to `request_timeout_ms`.
-    """
+    """Timeout of a request that brokers handle at once, such as Metadata: short at first, because another broker
+    responds if this one hangs; doubled each time, in case all are slow."""
     return min(FIRST_ATTEMPT_TIMEOUT_MS << min(slow_attempts, MAX_EXPONENT), request_timeout_ms)
 
 

@@ -171,14 +171,10 @@ class Connection:
         oldest, newest = self._versions.get(api.key, (0, -1))
         version = min(api.max_version, newest)
         if version < max(api.min_version, oldest):
-            offer, needed = (
-                f"{api.title} v{oldest} to v{newest}",
-                f", needed is v{api.min_version} to v{api.max_version}",
-            )
-            if api.key not in self._versions:
-                offer, needed = f"no {api.title}", ""
+            offer = f"{api.title} v{oldest} to v{newest}, needed is v{api.min_version} to v{api.max_version}"
+            offer = offer if api.key in self._versions else f"no {api.title}"
             raise UnsupportedBrokerError(
-                f"{self.address} offers {offer}{needed}: use brokers of Apache Kafka {api.since} or later"
+                f"{self.address} offers {offer}: use brokers of Apache Kafka {api.since} or later"
             )
         return version
 

@@ -7,10 +7,11 @@ without a response so far, and not for a connection that is a probe itself.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from pyspark_kafka_meta.errors import KafkaMetaError, ProtocolError, ResponseTooLargeError, TlsError
 from pyspark_kafka_meta.kafka.network.security import tls
@@ -47,29 +48,19 @@ def versions_request() -> Any:
     return frame_codec.request_schema(API_VERSIONS, API_VERSIONS.max_version).ApiVersionsRequest()
 
 
-def expects_no_tls(open_probe: Callable[[SecurityOptions, float], Probe], deadline: float) -> bool:
+OpenProbe: TypeAlias = Callable[[SecurityOptions, float], Probe]
+
+
+def expects_no_tls(open_probe: OpenProbe, deadline: float) -> bool:
     """Whether the port speaks without TLS."""
-    try:
-        open_probe(PLAINTEXT, min(deadline, time.monotonic() + PROBE_S)).close()
-    except KafkaMetaError:
-        return False
-    return True
+    return _probed(open_probe, PLAINTEXT, deadline, lambda *_: True) is True
 
 
-def expects_login(
-    open_probe: Callable[[SecurityOptions, float], Probe], security: SecurityOptions, deadline: float
-) -> bool:
-    deadline = min(deadline, time.monotonic() + PROBE_S)
-    try:
-        with closing(open_probe(security, deadline)) as probe:
-            return login_is_required(probe, deadline)
-    except KafkaMetaError:
-        return False
+def expects_login(open_probe: OpenProbe, security: SecurityOptions, deadline: float) -> bool:
+    return _probed(open_probe, security, deadline, login_is_required) is True
 
 
-def refuses_size(
-    open_probe: Callable[[SecurityOptions, float], Probe], security: SecurityOptions, size: int, size_before: int | None
-) -> bool:
+def refuses_size(open_probe: OpenProbe, security: SecurityOptions, size: int, size_before: int | None) -> bool:
     """Whether a request is larger than the port accepts: the broker closes the connection once it knows the size.
 
     Args:
@@ -78,18 +69,21 @@ def refuses_size(
     """
     if size <= SMALL_REQUEST_BYTES or size_before is None or size < size_before:
         return False
-    is_closed = _closes_at(open_probe, security, size)
-    return is_closed is True and _closes_at(open_probe, security, SMALL_REQUEST_BYTES) is False
+
+    def closes_at(size: int) -> bool | None:
+        return _probed(open_probe, security, math.inf, lambda probe, until: probe.is_closed_at(size, until))
+
+    return closes_at(size) is True and closes_at(SMALL_REQUEST_BYTES) is False
 
 
-def _closes_at(
-    open_probe: Callable[[SecurityOptions, float], Probe], security: SecurityOptions, size: int
+def _probed(
+    open_probe: OpenProbe, security: SecurityOptions, deadline: float, look: Callable[[Probe, float], bool]
 ) -> bool | None:
-    """None if it accepts no connection."""
-    deadline = time.monotonic() + PROBE_S
+    """What a look at a probe shows; None if the port accepts no connection."""
+    deadline = min(deadline, time.monotonic() + PROBE_S)
     try:
         with closing(open_probe(security, deadline)) as probe:
-            return probe.is_closed_at(size, deadline)
+            return look(probe, deadline)
     except KafkaMetaError:
         return None
 

@@ -10,11 +10,17 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from pyspark_kafka_meta.kafka.protocol.apis import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, Api, ApiRequest, Exchange
+from pyspark_kafka_meta.kafka.protocol.apis import (
+    LIST_OFFSETS,
+    OFFSET_FOR_LEADER_EPOCH,
+    Api,
+    ApiResponse,
+    BrokerRequest,
+)
 from pyspark_kafka_meta.kafka.protocol.frame_codec import PackedRequest, request_schema
-from pyspark_kafka_meta.kafka.protocol.response_checks import check, ms
+from pyspark_kafka_meta.kafka.protocol.response_checks import check
 from pyspark_kafka_meta.model import NO_EPOCH, TopicPartition
 
 CONSUMER_ID = -1
@@ -57,27 +63,16 @@ class PartitionOffset(NamedTuple):
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetsResponse:
-    """One broker's response to an `OffsetsRequest`.
-
-    Attributes:
-        offsets: may lack requested partitions.
-        throttle_ms: how long the broker accepts no further requests (KIP-219).
-    """
-
-    node_id: int
-    offsets: Mapping[TopicPartition, PartitionOffset]
-    throttle_ms: int = 0
-
+OffsetsResponse: TypeAlias = ApiResponse[Mapping[TopicPartition, PartitionOffset]]
 
 _OF_EPOCH = attrgetter("partition", "error_code", "end_offset", "leader_epoch")
 _OF_TIMESTAMP = attrgetter("partition_index", "error_code", "offset", "leader_epoch")
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetsRequest(ApiRequest[OffsetsResponse]):
-    """ListOffsets or OffsetForLeaderEpoch to one broker.
+class OffsetsRequest(BrokerRequest[Mapping[TopicPartition, PartitionOffset]]):
+    """ListOffsets or OffsetForLeaderEpoch to one broker. The result may lack requested partitions, and has an error
+    code for each of the others.
 
     Attributes:
         read_committed: whether the latest offset is the last stable offset instead of the high watermark.
@@ -126,11 +121,11 @@ class OffsetsRequest(ApiRequest[OffsetsResponse]):
         ]
         return PackedRequest(kind, head + _length(len(topics), 4, flexible) + b"".join(topics) + no_tags)
 
-    def decode(self, exchange: Exchange, node_id: int) -> OffsetsResponse:
+    def outcome(self, message: Any, version: int) -> tuple[int, dict[TopicPartition, PartitionOffset]]:
         wanted = {query.partition: query.wanted for query in self.queries}
         fields = _OF_EPOCH if self.by_epoch else _OF_TIMESTAMP
         offsets: dict[TopicPartition, PartitionOffset] = {}
-        for topic in exchange.message.topics:
+        for topic in message.topics:
             name = topic.topic if self.by_epoch else topic.name
             for number, code, offset, leader_epoch in map(fields, topic.partitions):
                 partition = TopicPartition(name, number)
@@ -141,7 +136,7 @@ class OffsetsRequest(ApiRequest[OffsetsResponse]):
                     check(partition not in offsets, "the same partition twice")
                     check(False, "a negative offset or epoch for %s", partition)
                 offsets[partition] = PartitionOffset(partition, code, offset, leader_epoch)
-        return OffsetsResponse(node_id, offsets, ms(exchange.message.throttle_time))
+        return 0, offsets
 
 
 def _length(size: int, width: int, flexible: bool) -> bytes:

@@ -24,6 +24,7 @@ from pyspark_kafka_meta.kafka.client.leader_requests import OVERDUE_MS
 from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.connection_diagnosis import FRAME_SLACK_BYTES
+from pyspark_kafka_meta.kafka.protocol.apis import ApiResponse
 from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -308,7 +309,7 @@ def test_leader_that_throttles_is_given_the_time_that_it_asks_for(
 
     def throttling(node_ids: Collection[int], deadline: float) -> OffsetsResponse:
         response = receive(node_ids, deadline)
-        assert isinstance(response, OffsetsResponse)
+        assert isinstance(response, ApiResponse)
         return replace(response, throttle_ms=10_000)
 
     monkeypatch.setattr(scene.network.offsets, "send", noting)
@@ -386,7 +387,7 @@ def change_offsets(scene: Scene, how: Callable[[Mapping[TopicPartition, Partitio
 
     def changed(node_ids: Any, deadline: float) -> Any:
         received = receive(node_ids, deadline)
-        return replace(received, offsets=how(received.offsets)) if isinstance(received, OffsetsResponse) else received
+        return replace(received, result=how(received.result)) if isinstance(received, ApiResponse) else received
 
     scene.monkeypatch.setattr(scene.network.offsets, "receive", changed)
 

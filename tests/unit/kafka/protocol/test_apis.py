@@ -34,7 +34,7 @@ from pyspark_kafka_meta.kafka.protocol.apis import (
 )
 from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TOPIC_EXCEPTION
 from pyspark_kafka_meta.kafka.protocol.fetch import DivergingEpoch, FetchedPartition, FetchResponse
-from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsResponse, PartitionOffset
+from pyspark_kafka_meta.kafka.protocol.list_offsets import PartitionOffset
 from pyspark_kafka_meta.kafka.protocol.metadata import MetadataRequest
 from pyspark_kafka_meta.kafka.protocol.produce import MAX_RECORD_ERRORS, ProducedPartition, ProduceResponse
 from pyspark_kafka_meta.kafka.protocol.transactions import (
@@ -328,7 +328,7 @@ def produce_response(version: int) -> ProduceResponse:
     return ProduceResponse(3, (refused,), throttle_ms=1003, request_bytes=30, latency_ms=1.5)
 
 
-OFFSETS = OffsetsResponse(3, {T0: PartitionOffset(T0, 0, 42, 3)}, throttle_ms=1003)  # partitions may be missing
+OFFSETS = ApiResponse(3, 0, {T0: PartitionOffset(T0, 0, 42, 3)}, throttle_ms=1003)  # partitions may be missing
 RESPONSES: dict[Api, Any] = {
     METADATA: metadata,
     LIST_OFFSETS: OFFSETS,
@@ -450,12 +450,12 @@ def test_what_a_response_does_not_tell_is_none() -> None:
 def test_response_without_an_offset_is_read_where_there_may_be_none(partition: Any, changed: dict[str, Any]) -> None:
     response = response_to(LIST_OFFSETS, **listed(tuple(partition)), offset=-1, **changed)
 
-    assert response.offsets[partition].offset == -1
+    assert response.result[partition].offset == -1
 
 
 @pytest.mark.parametrize("end_offset", [42, -1])
 def test_epoch_that_the_log_does_not_have_is_read(end_offset: int) -> None:
-    assert response_to(OFFSET_FOR_LEADER_EPOCH, end_offset=end_offset).offsets[T0].offset == end_offset
+    assert response_to(OFFSET_FOR_LEADER_EPOCH, end_offset=end_offset).result[T0].offset == end_offset
 
 
 def record_errors(count: int, text: str | None = None) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_kafka_meta.kafka.records.header_maps import header_maps
+from pyspark_kafka_meta.arrow_arrays import header_maps
 from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN, records_arrow_schema
 
 Headers = list[tuple[str, bytes | None]]
