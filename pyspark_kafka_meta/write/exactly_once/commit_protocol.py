@@ -137,7 +137,7 @@ class WriteSettled:
     """Write the settled decision, and before it copies of the records of its aborted transactions, all in one
     transaction of the sink's own id. If its timeout is too short for all copies, the transaction holds some of them,
     and the decision with what is left to copy. If nothing was aborted, and the driver has written the decision since
-    its last `Fence`, a note without a transaction is enough, but for very large decisions, which should not stay.
+    its last `Fence`, a note without a transaction is enough.
 
     Result: True if the batch is settled; the written decision if something is left; False, and nothing became visible,
     as for `WriteDecision`. Raises DataLossError if records are gone from the log."""

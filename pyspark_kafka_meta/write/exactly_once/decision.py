@@ -3,19 +3,9 @@
 It is the commit record of a two-phase commit: before it, all transactions of the batch can be aborted; after it, all of
 them must become visible, whoever ends them. Decisions of one sink are in a compacted topic (`decisions_topic.py`).
 
-The key of a record is the sink's transactional id and the series, its value the decision, both as JSON. A decision
-names each partition of each task: above `PART_BYTES`, about 20,000 of these pairs, its text is cut into parts. Their
-keys end with their number, and the record with the decision's own key says how many there are. All are written in one
-transaction.
-
-Compaction keeps the last record of each key. It cannot make one decision out of the parts of two:
-
-- Only records of one transaction are joined. Compaction ignores aborted records, and stops before open transactions.
-- Whatever replaces a part is a part of a later decision of the series, whose transaction also has a record with the
-  decision's own key. So the last decision is complete. A reader may find that an earlier one lacks parts, if compaction
-  goes on meanwhile: it ignores it for the later one.
-- If the later decision has fewer parts or none, the other old parts stay in the log, without the record that counts
-  them, and are ignored. A sink leaves as many as its largest decision had.
+The key of a record is the sink's transactional id and the series, its value the decision, both as JSON. Compaction
+keeps the last record of each key. A decision names each partition of each task: compressed, about 80,000 of these pairs
+take 1 MB, Kafka's default of max.message.bytes. A topic that a sink has created takes 16 MB.
 
 A settled decision replaces the decision, or a note says that all its transactions are committed. A note is in no
 transaction. It has a key of its own, and names the decision, so that a late note of a driver that was fenced settles no
@@ -26,7 +16,7 @@ again, for which the markers of its transactions must still be in the log.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -167,13 +157,11 @@ def earlier_attempts(transactional_id: str) -> list[str]:
     return [f"{task}/{earlier}" for earlier in range(int(attempt))]
 
 
-FORMAT, PARTS_FORMAT = 1, 2
-"""Of a whole decision, and of the record that counts parts."""
-PART_BYTES = 1_000_000
+FORMAT = 1
 NOTE: Final = "settled"
-"""In place of a part's number, in the key of the note."""
+"""In the key of the note."""
 MESSAGE_BYTES = 1_048_588
-"""Kafka's default of max.message.bytes. A part fits, with its key and the header of its batch."""
+"""Kafka's default of max.message.bytes."""
 
 
 Record: TypeAlias = tuple[bytes, bytes | None]
@@ -181,11 +169,11 @@ Record: TypeAlias = tuple[bytes, bytes | None]
 
 
 class RecordKey(NamedTuple):
-    """The key of a record: of a decision, of its part with this number, or of the note that it is settled (`NOTE`)."""
+    """The key of a record: of a decision, or of the note that it is settled (`NOTE`)."""
 
     transactional_id: str
     series: str
-    part: int | Literal["settled"] | None = None
+    note: Literal["settled"] | None = None
 
     @classmethod
     def parse(cls, key: bytes | None) -> RecordKey | None:
@@ -194,12 +182,12 @@ class RecordKey(NamedTuple):
             match json.loads(key or b""):
                 case [str(transactional_id), str(series)]:
                     return cls(transactional_id, series)
-                case [str(transactional_id), str(series), (int() | "settled") as part]:
-                    return cls(transactional_id, series, part)
+                case [str(transactional_id), str(series), "settled"]:
+                    return cls(transactional_id, series, NOTE)
         return None
 
     def to_json(self) -> bytes:
-        return json.dumps(self[:2] if self.part is None else self).encode()
+        return json.dumps(self[:2] if self.note is None else self).encode()
 
 
 def confirming_record(transactional_id: str) -> Record:
@@ -217,38 +205,22 @@ def note_of(decision: Decision) -> bytes:
     return json.dumps([decision.batch.owner, decision.batch.version, decision.time_ms]).encode()
 
 
-def decision_records(transactional_id: str, decision: Decision) -> Iterator[tuple[bytes, bytes]]:
-    """The keys and values of the records that hold a decision of this sink."""
-    text, key = _to_json(decision), RecordKey(transactional_id, decision.batch.series)
-    if len(text) <= PART_BYTES:
-        yield key.to_json(), text
-        return
-    starts = range(0, len(text), PART_BYTES)
-    yield key.to_json(), json.dumps({"format": PARTS_FORMAT, "parts": len(starts)}).encode()
-    for number, start in enumerate(starts):
-        yield key._replace(part=number).to_json(), text[start : start + PART_BYTES]
+def decision_record(transactional_id: str, decision: Decision) -> tuple[bytes, bytes]:
+    """The key and value of the record that holds a decision of this sink."""
+    return RecordKey(transactional_id, decision.batch.series).to_json(), _to_json(decision)
 
 
-def joined(key: RecordKey, values: Mapping[RecordKey, bytes]) -> Decision | None:
-    """The decision with this key, which has no part number; None if it lacks parts.
-
-    Args:
-        values: of the records of one transaction.
-
+def parse_decision(key: RecordKey, value: bytes) -> Decision:
+    """
     Raises:
-        ProtocolError: a newer release of this package wrote the decision.
+        ProtocolError: another release of this package wrote the decision.
         TypeError, ValueError, KeyError: something else wrote the record.
     """
-    fields = json.loads(values[key])
-    if fields["format"] == PARTS_FORMAT:
-        parts = [key._replace(part=number) for number in range(min(fields["parts"], len(values)))]
-        if not values.keys() >= set(parts):
-            return None
-        fields = json.loads(b"".join(values[part] for part in parts))
+    fields = json.loads(value)
     if fields["format"] != FORMAT:
         raise ProtocolError(
-            f"the last decision of this sink has format {fields['format']}, and this release reads {FORMAT} and "
-            f"{PARTS_FORMAT}: use the release that wrote it, or a newer one"
+            f"the last decision of this sink has format {fields['format']}, and this release reads {FORMAT}: use the "
+            "release that wrote it"
         )
     transactions = tuple(
         OpenTransaction(

@@ -1,6 +1,6 @@
 """`DecisionsTopic`: the decisions of one sink, in a compacted topic that all sinks of a cluster can share.
 
-A driver writes the records of a decision (`decision.py`) in a transaction of the sink's own id, so that a
+A driver writes a decision (`decision.py`) in a transaction of the sink's own id, so that a
 fenced driver cannot write any more. Other sinks' open transactions do not matter: records are read up to the high
 watermark, and count if the marker after them is a commit. A note that a decision is settled is outside of transactions:
 it may be in the log before the marker of the decision. Of each series the last note counts alone, because compaction
@@ -22,22 +22,23 @@ from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.model import NO_PRODUCER, RefreshReason, TopicPartition, is_other_topic
 from pyspark_kafka_meta.write.exactly_once.decision import (
     MESSAGE_BYTES,
-    NOTE,
     Decision,
     Decisions,
     RecordKey,
-    joined,
     note_of,
+    parse_decision,
 )
 from pyspark_kafka_meta.write.exactly_once.transaction_reader import LogReader
 from pyspark_kafka_meta.write.topic_metadata import wait_for_new_topic
 
 logger = logging.getLogger(__name__)
 
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+"""Of a decision, compressed."""
 TOPIC_CONFIG = {
     "cleanup.policy": "compact",
     "delete.retention.ms": str(24 * 3_600_000),  # Kafka's default, which a cluster may have changed
-    "max.message.bytes": str(16 * 1024 * 1024),  # a part of a decision needs 1 MB
+    "max.message.bytes": str(MAX_MESSAGE_BYTES),
     "segment.bytes": str(16 * 1024 * 1024),  # the active segment, which is not compacted, is read at each start
     "unclean.leader.election.enable": "false",
 }
@@ -83,7 +84,6 @@ class DecisionsTopic:
         self._uncommitted: dict[
             int, tuple[int, ValuesByKey]
         ] = {}  # epoch and records of open transactions, by producer id
-        self._incomplete: set[RecordKey] = set()
 
     def ensure(self, admin: ClusterAdmin) -> None:
         """Create the topic unless it exists. Warns if decisions may get lost.
@@ -157,10 +157,6 @@ class DecisionsTopic:
     def read_all(self) -> Mapping[tuple[str, str], Decision]:
         """The last committed decision of each sink and series. Raises as `read`."""
         self._read_until(self._log.end_offset(self.partition))
-        if self._incomplete:  # compaction has removed parts meanwhile, if a later decision is after this end
-            self._read_until(self._log.end_offset(self.partition))
-        for key in self._incomplete:
-            raise self._unreadable(key, "it lacks parts")
         return self._noted()
 
     def is_unchanged_until(self, offset: int, own: Decisions) -> bool:
@@ -177,7 +173,7 @@ class DecisionsTopic:
             raise self.lost(f"{self.partition} was read up to offset {self._next_offset} and ends at {offset} now")
         expected = self._noted() | {(self._transactional_id, series): own[series] for series in own}
         self._read_until(offset)
-        return self._noted() == expected and not self._incomplete
+        return self._noted() == expected
 
     def _read_until(self, until_offset: int) -> None:
         if self._next_offset is None:
@@ -196,7 +192,7 @@ class DecisionsTopic:
         if not header.is_control:
             records = self._records(fetched)
             if header.producer_id == NO_PRODUCER.producer_id:
-                notes = {(key.transactional_id, key.series): records[key] for key in records if key.part == NOTE}
+                notes = {(key.transactional_id, key.series): records[key] for key in records if key.note}
                 self._notes |= notes
             else:
                 epoch, earlier = self._uncommitted.get(header.producer_id, (header.producer_epoch, {}))
@@ -236,23 +232,15 @@ class DecisionsTopic:
 
     def _take(self, records: ValuesByKey) -> None:
         """Take the decisions of a committed transaction."""
-        for key in [key for key in records if key.part is None]:
+        for key, value in ((key, value) for key, value in records.items() if key.note is None):
             try:
-                decision = joined(key, records)
+                self._decisions[key.transactional_id, key.series] = parse_decision(key, value)
             except (TypeError, ValueError, KeyError) as error:
-                raise self._unreadable(key, str(error)) from None
-            if decision is None:
-                self._incomplete.add(key)  # unless a later decision follows, which has replaced the parts
-            else:
-                self._incomplete.discard(key)
-                self._decisions[key.transactional_id, key.series] = decision
-
-    def _unreadable(self, key: RecordKey, reason: str) -> KafkaMetaError:
-        return KafkaMetaError(
-            f"the last decision of {key.transactional_id}, before offset {self._next_offset} of {self.partition}, "
-            f"cannot be read ({reason}): only sinks may write to this topic: use a new kafka.transactional.id, with "
-            f"which {_AGAIN}"
-        )
+                raise KafkaMetaError(
+                    f"the last decision of {key.transactional_id}, before offset {self._next_offset} of "
+                    f"{self.partition}, cannot be read ({error}): only sinks may write to this topic: use a new "
+                    f"kafka.transactional.id, with which {_AGAIN}"
+                ) from None
 
 
 def require_one_partition(partitions: Collection[TopicPartition]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -43,11 +43,11 @@ from pyspark_kafka_meta.write.exactly_once.decision import (
     Record,
     TransactionPlan,
     confirming_record,
-    decision_records,
+    decision_record,
     settled_note,
     tasks_of_sink,
 )
-from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic
+from pyspark_kafka_meta.write.exactly_once.decisions_topic import MAX_MESSAGE_BYTES, DecisionsTopic
 from pyspark_kafka_meta.write.exactly_once.transaction_reader import TransactionReader, not_copied
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.task_writer import TaskWriter
@@ -62,6 +62,8 @@ COPY_SHARE = 0.5
 MARKER_S, MARKER_PAUSE_S = 0.2, 0.02
 """Maximum wait for the marker of a decision, and the pause between two reads. Without it, the plan after a commit would
 take over the lead from the committer."""
+MAX_DECISION_BYTES = 4 * MAX_MESSAGE_BYTES
+"""Before compression."""
 MAX_NAMED = 10
 """Transactions in a log line."""
 _COLUMNS = SinkColumns(key=0, value=1, headers=None, topic=None, partition=2, timestamp=None)
@@ -113,7 +115,7 @@ class StepRunner:
             compression_type="zstd",
             zstd_level=None,
             batch_bytes=MESSAGE_BYTES,
-            max_request_bytes=max(MESSAGE_BYTES, options.producer.max_request_bytes),
+            max_request_bytes=max(MAX_DECISION_BYTES, options.producer.max_request_bytes),
         )
         self._topic = options.transaction.decisions_topic
         self._decisions = decisions
@@ -151,7 +153,7 @@ class StepRunner:
                 return self._read_decisions()
             case ConfirmDecisions():
                 record = confirming_record(self._plan.transactional_id)
-                return self._write("a record", lambda _: [record])
+                return self._write("a record", lambda _: record)
             case WriteDecision(decision):
                 return self._write_decision(decision) is not None
             case Commit(transactions):
@@ -194,13 +196,13 @@ class StepRunner:
         """Write a decision. With `aborted`, copies of their records come before it, and it is settled, or says what is
         left to copy. Returns what was written; None if `_write` is False."""
 
-        def records(writer: TaskWriter) -> Iterator[Record]:
+        def record(writer: TaskWriter) -> Record:
             nonlocal decision
             if aborted is not None:
                 decision = decision.settled(self._copy(aborted, writer))
-            return decision_records(self._plan.transactional_id, decision)
+            return decision_record(self._plan.transactional_id, decision)
 
-        if not self._write(f"the decision of {decision.batch}", records):
+        if not self._write(f"the decision of {decision.batch}", record):
             return None
         self.written[decision.batch.series] = decision
         return decision
@@ -219,12 +221,12 @@ class StepRunner:
         writer = TaskWriter(self._client, options, _COLUMNS, self._topic)
         note = settled_note(self._plan.transactional_id, decision)
         with _advising(what := f"the note that {decision.batch} is settled"):
-            self._write_records(writer, [note], what)
+            self._write_record(writer, note, what)
         self.written[decision.batch.series] = decision.settled()
         return True
 
-    def _write(self, what: str, records: Callable[[TaskWriter], Iterable[Record]]) -> bool:
-        """Write records to the decisions topic in one transaction of the sink's own id, and before them what `records`
+    def _write(self, what: str, record: Callable[[TaskWriter], Record]) -> bool:
+        """Write a record to the decisions topic in a transaction of the sink's own id, and before it what `record`
         writes. False if decisions were committed that this driver has not read, or another driver has fenced it."""
         producer = self._producer
         assert producer is not None, "a driver fences all others before it writes"
@@ -233,7 +235,7 @@ class StepRunner:
         try:
             writer = TaskWriter(self._client, self._producer_options, _COLUMNS, self._topic, transaction=producer)
             with _advising(what):
-                offset = self._write_records(writer, records(writer), what)
+                offset = self._write_record(writer, record(writer), what)
             try:
                 is_unchanged = self._decisions.is_unchanged_until(offset, self.written)
             except KafkaMetaError:
@@ -253,14 +255,14 @@ class StepRunner:
             ) from None
         return True
 
-    def _write_records(self, writer: TaskWriter, records: Iterable[Record], what: str) -> int:
-        """Returns the offset of the last record."""
+    def _write_record(self, writer: TaskWriter, record: Record, what: str) -> int:
+        """Returns the offset of the record."""
         try:
-            return writer.write(map(_row, records))[self._decisions.partition].until_offset - 1
+            return writer.write([_row(record)])[self._decisions.partition].from_offset
         except RecordTooLargeError:
             raise RecordTooLargeError(
                 f"{what} cannot be written, because topic {self._topic} refuses records of its size: raise "
-                f"max.message.bytes of the topic to {MESSAGE_BYTES} or more"
+                f"max.message.bytes of the topic to {MAX_MESSAGE_BYTES} or more, or write smaller batches"
             ) from None
 
     def _copy(self, aborted: Sequence[OpenTransaction], writer: TaskWriter) -> tuple[OpenTransaction, ...]:

@@ -258,9 +258,9 @@ def copy_what_was_committed(monkeypatch: pytest.MonkeyPatch) -> None:
 def _copy_alone(runner: StepRunner, aborted: Sequence[OpenTransaction]) -> bool:
     """Copy records in a transaction without a decision."""
 
-    def copies(writer: TaskWriter) -> list[Record]:
+    def copies(writer: TaskWriter) -> Record:
         runner._copy(aborted, writer)
-        return [confirming_record(SINK)]
+        return confirming_record(SINK)
 
     return runner._write("copies", copies)
 

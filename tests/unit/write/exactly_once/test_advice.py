@@ -26,6 +26,7 @@ from pyspark_kafka_meta.write import task_writer
 from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
 from pyspark_kafka_meta.write.exactly_once.commit_protocol import Step, WriteDecision, commit, require_owner
 from pyspark_kafka_meta.write.exactly_once.decision import MESSAGE_BYTES, STREAM, BatchId, TransactionPlan, is_written
+from pyspark_kafka_meta.write.exactly_once.decisions_topic import MAX_MESSAGE_BYTES
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
 from tests.partitions import T0, T1, T2
 from tests.unit.histories.commit_checks import visible
@@ -253,9 +254,9 @@ def test_foreach_batch_with_a_new_id_writes_the_batches_of_the_older_checkpoint_
 def test_decision_that_was_refused_is_written_after_the_limit_is_raised(scene: CommitScene, query: Query) -> None:
     query.start()
     scene.cluster.max_message_bytes["kafkameta-decisions"] = 100
-    assert_fails(query, RecordTooLargeError, f"raise max.message.bytes of the topic to {MESSAGE_BYTES}")
+    assert_fails(query, RecordTooLargeError, f"raise max.message.bytes of the topic to {MAX_MESSAGE_BYTES}")
 
-    scene.cluster.max_message_bytes["kafkameta-decisions"] = MESSAGE_BYTES
+    scene.cluster.max_message_bytes["kafkameta-decisions"] = MAX_MESSAGE_BYTES
     query.start(2)
     assert found(scene) == query.rows(0, 1, 2)
 

@@ -15,31 +15,19 @@ from pyspark_kafka_meta.errors import BrokerError, ConnectError, KafkaMetaError,
 from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.model import TransactionVersion
-from pyspark_kafka_meta.write.exactly_once import decision, step_runner
-from pyspark_kafka_meta.write.exactly_once.decision import MESSAGE_BYTES, STREAM, BatchId, RecordKey, is_written
-from pyspark_kafka_meta.write.exactly_once.decisions_topic import DecisionsTopic, require_usable
+from pyspark_kafka_meta.write.exactly_once.decision import MESSAGE_BYTES, STREAM, BatchId, is_written
+from pyspark_kafka_meta.write.exactly_once.decisions_topic import MAX_MESSAGE_BYTES, DecisionsTopic, require_usable
 from pyspark_kafka_meta.write.exactly_once.transaction_reader import LogReader
 from tests.unit.write.exactly_once.commit_scene import DECISIONS, SINK, CommitScene, micro_batch, transactions_of
 
 
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> CommitScene:
-    """Decisions have parts of 100 bytes, each in a batch of its own."""
-    monkeypatch.setattr(decision, "PART_BYTES", 100)
-    monkeypatch.setattr(step_runner, "MESSAGE_BYTES", 200)
+    """Each decision is in a batch of its own."""
     return CommitScene(monkeypatch)
 
 
-def test_batch_whose_decision_has_parts_is_committed_and_settled(scene: CommitScene) -> None:
-    scene.committer().commit(micro_batch(0), [scene.task(0, 0), scene.task(1, 100)])
-    parts = [key.part for batch in scene.cluster.logs[DECISIONS] for key in scene.keys(batch)]
-    assert parts[:4] == [None, 0, 1, 2]
-    assert scene.cluster.coordinators.transactions[f"{SINK}/1/0"].state == "CompleteCommit"
-    read = scene.committer().decisions.read()[STREAM]
-    assert (read.batch, read.is_settled) == (micro_batch(0), True)
-
-
-def test_decision_with_parts_of_a_dead_driver_is_recovered_from_a_compacted_log(scene: CommitScene) -> None:
+def test_decision_of_a_dead_driver_is_recovered_from_a_compacted_log(scene: CommitScene) -> None:
     scene.committer().commit(micro_batch(0), [scene.task(number, 100 * number) for number in range(4)])
     assert scene.committer().decide(micro_batch(1), [scene.task(0, 500), scene.task(1, 600)])
     scene.cluster.coordinators.time_out(f"{SINK}/1/0")
@@ -49,11 +37,8 @@ def test_decision_with_parts_of_a_dead_driver_is_recovered_from_a_compacted_log(
     assert [scene.rows().count(number) for number in (500, 600)] == [1, 2]  # the aborted row, and its copy
 
 
-@pytest.mark.parametrize(("tasks", "later_tasks"), [(3, 1), (1, 3), (2, 2), (3, 0)])
-def test_compaction_up_to_any_offset_mixes_no_parts_of_two_decisions(
-    tasks: int, later_tasks: int, scene: CommitScene
-) -> None:
-    earlier, later = transactions_of(tasks, 3), transactions_of(later_tasks, 2)
+def test_compaction_up_to_any_offset_leaves_the_last_decision(scene: CommitScene) -> None:
+    earlier, later = transactions_of(3, 3), transactions_of(1, 2)
     assert scene.committer().decide(micro_batch(0), earlier)
     assert scene.committer().decide(micro_batch(1), later)
     whole = list(scene.cluster.logs[DECISIONS])
@@ -63,40 +48,6 @@ def test_compaction_up_to_any_offset_mixes_no_parts_of_two_decisions(
         read = scene.committer().decisions.read()[STREAM]
         assert (read.batch, read.transactions) == (micro_batch(1), tuple(later))
     assert len(scene.cluster.logs[DECISIONS]) < len(whole)
-
-
-def remove_part(scene: CommitScene) -> None:
-    """Of the first decision."""
-    log = scene.cluster.logs[DECISIONS]
-    log.remove(next(batch for batch in log if scene.keys(batch) == [RecordKey(SINK, STREAM, 2)]))
-
-
-def test_earlier_decision_whose_parts_compaction_removes_during_a_read_is_ignored(scene: CommitScene) -> None:
-    assert scene.committer().decide(micro_batch(0), transactions_of(3, 3))
-    assert scene.committer().decide(micro_batch(1), transactions_of(3, 3))
-    remove_part(scene)
-    assert scene.committer().decisions.read()[STREAM].batch == micro_batch(1)
-
-
-def test_last_decision_that_lacks_a_part_is_an_error(scene: CommitScene) -> None:
-    assert scene.committer().decide(micro_batch(0), transactions_of(3, 3))
-    remove_part(scene)
-    with pytest.raises(KafkaMetaError, match=rf"last decision of {SINK}, before offset \d+ of .* \(it lacks parts\)"):
-        scene.committer().decisions.read()
-
-
-def test_reader_that_compaction_overtakes_reads_the_later_decision(
-    scene: CommitScene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a reader of all sinks, which fences none. The later decision is written after it has asked for the end."""
-    assert scene.committer().decide(micro_batch(0), transactions_of(3, 3))
-    ends = [scene.cluster.bounds(DECISIONS)[1]]
-    assert scene.committer().decide(micro_batch(1), transactions_of(3, 3))
-    remove_part(scene)
-    ends.append(scene.cluster.bounds(DECISIONS)[1])
-    monkeypatch.setattr(LogReader, "end_offset", lambda *_: ends.pop(0))
-    read = DecisionsTopic(scene.client(), DECISIONS.topic, None).read_all()
-    assert read[SINK, STREAM].batch == micro_batch(1)
 
 
 @pytest.mark.parametrize("version", TransactionVersion)
@@ -127,7 +78,7 @@ def test_aborted_decision_whose_marker_compaction_has_removed_does_not_count(
     assert reader.read()[STREAM].batch == micro_batch(0 if marker_alone else 1)
 
 
-def test_decisions_of_all_sinks_are_read_with_their_parts(scene: CommitScene) -> None:
+def test_decisions_of_all_sinks_are_read(scene: CommitScene) -> None:
     assert scene.committer().decide(micro_batch(0), transactions_of(3, 3))
     read = DecisionsTopic(scene.client(), DECISIONS.topic, None).read_all()
     assert len(read[SINK, STREAM].transactions) == 3
@@ -136,7 +87,7 @@ def test_decisions_of_all_sinks_are_read_with_their_parts(scene: CommitScene) ->
 def test_aborted_decision_does_not_count_for_a_read_that_breaks_off_and_goes_on(
     scene: CommitScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first read ends between the parts and their abort marker; an earlier marker must not decide them."""
+    """The first read ends between the decision and its abort marker; an earlier marker must not decide it."""
     assert scene.committer().decide(micro_batch(0), transactions_of(1, 1))
     monkeypatch.setattr(DecisionsTopic, "is_unchanged_until", lambda *_: False)
     assert not scene.committer().decide(BatchId.of_app("app", 7), transactions_of(1, 1))
@@ -176,9 +127,9 @@ def test_topic_that_refuses_large_decisions_is_refused_before_a_row_is_written()
 def test_decision_of_a_thousand_tasks_and_partitions_is_committed_whatever_users_write(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A million pairs: 54 MB of JSON."""
+    """A million pairs: 54 MB of JSON, in a topic as a sink creates it."""
     scene, transactions = CommitScene(monkeypatch), transactions_of(1_000, 1_000)
-    scene.cluster.max_message_bytes[DECISIONS.topic] = MESSAGE_BYTES
+    scene.cluster.max_message_bytes[DECISIONS.topic] = MAX_MESSAGE_BYTES
     assert scene.committer().decide(micro_batch(0), transactions)
     assert scene.committer().decisions.read()[STREAM].transactions == tuple(transactions)
 

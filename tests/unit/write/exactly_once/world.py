@@ -38,7 +38,7 @@ from pyspark_kafka_meta.write.exactly_once.decision import (
     RecordKey,
     TransactionPlan,
     is_written,
-    joined,
+    parse_decision,
 )
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 from pyspark_kafka_meta.write.transactional_producer import TransactionalProducer
@@ -532,10 +532,11 @@ class World:
         sink = self.coordinators.transactions.get(SINK)
         is_ending = sink is not None and sink.state == PREPARE_COMMIT
         records = self._decisions.read([sink.producer.producer_id] if sink is not None and is_ending else [])
-        decisions = [
-            joined(key, {key: value}) for json, value in records if (key := RecordKey.parse(json)) and key.part is None
-        ]
-        decided = {decision.batch for decision in decisions if decision is not None}
+        decided = {
+            parse_decision(key, value).batch
+            for json, value in records
+            if (key := RecordKey.parse(json)) and key.note is None
+        }
         undecided = [row for row in self._visible if self.scenario.batch_id(row // 100) not in decided]
         if undecided:
             raise Violation(f"rows are visible although their batch is undecided: {undecided}")
