@@ -55,17 +55,14 @@ DEFAULT_REPLICATION = 3
 
 
 class TransactionCoordinators(BrokerRequests):
+    """All methods raise AuthorizationError if this user may not do it, BrokerError for another error that is not
+    retriable, and ConnectError if a broker or coordinator does not respond by `deadline`: others may have done it."""
+
     def __init__(self, client: ClientState) -> None:
         super().__init__(client, client.network.transactions)
 
     def producer_id(self, deadline: float) -> ProducerIdAndEpoch:
-        """A new producer id, for idempotent writes.
-
-        Raises:
-            AuthorizationError: this user may not write idempotently.
-            BrokerError: another error that is not retriable.
-            ConnectError: no broker gave an id by `deadline`.
-        """
+        """A new producer id, for idempotent writes."""
         request = ProducerIdRequest()
         response = self._ask_any(request, deadline, "gave a producer id")
         if response.error_code != 0:
@@ -80,11 +77,6 @@ class TransactionCoordinators(BrokerRequests):
 
         Args:
             timeout_ms: after which the coordinator aborts a transaction.
-
-        Raises:
-            AuthorizationError: this user may not use an id.
-            BrokerError: another error that is not retriable, such as a timeout that is too long.
-            ConnectError: a coordinator did not give its epochs by `deadline`; others may have.
         """
         requests = {each: ProducerIdRequest(each, timeout_ms) for each in transactional_ids}
         responses = self._of_all(requests, deadline)
@@ -105,8 +97,6 @@ class TransactionCoordinators(BrokerRequests):
         Raises:
             FencedError: the id was initialised again.
             UnknownTopicError: a partition does not exist any more.
-            BrokerError: another error that is not retriable.
-            ConnectError: the coordinator did not add them by `deadline`.
         """
         request = AddPartitionsRequest(transactional_id, producer, tuple(sorted(partitions)))
         unknown_since: float | None = None
@@ -142,12 +132,7 @@ class TransactionCoordinators(BrokerRequests):
         self, producers: Mapping[str, ProducerIdAndEpoch], committed: bool, version: TransactionVersion, deadline: float
     ) -> dict[str, ApiResponse[ProducerIdAndEpoch]]:
         """Commit or abort the open transactions of these producers, by transactional id: all coordinators at a time.
-        Each response has error code 0, also if it was ended in this way before, or one of `NOT_OPEN`.
-
-        Raises:
-            BrokerError: an error that is not retriable, such as a missing right.
-            ConnectError: a coordinator did not end its transactions by `deadline`; others may have.
-        """
+        Each response has error code 0, also if it was ended in this way before, or one of `NOT_OPEN`."""
         responses = self._of_all(
             {each: EndTransactionRequest(each, producers[each], committed, version) for each in producers}, deadline
         )
@@ -167,8 +152,6 @@ class TransactionCoordinators(BrokerRequests):
 
         Raises:
             UnsupportedBrokerError: a broker is older than Kafka 3.0.
-            BrokerError, TlsError, AuthenticationError: an error that is not retriable.
-            ConnectError: a broker did not respond by `deadline`.
         """
         listed: dict[int, tuple[str, ...]] = {}
         refused: dict[int, KafkaMetaError] = {}
@@ -190,14 +173,8 @@ class TransactionCoordinators(BrokerRequests):
         return sorted({each for ids in listed.values() for each in ids})
 
     def describe_transactions(self, transactional_ids: Collection[str], deadline: float) -> list[DescribedTransaction]:
-        """The last transactions of these ids, in this order, without ids that the cluster does not know.
-
-        Raises:
-            UnsupportedBrokerError: a broker is older than Kafka 3.0.
-            AuthorizationError: this user may not describe an id.
-            BrokerError: another error that is not retriable.
-            ConnectError: a coordinator did not respond by `deadline`.
-        """
+        """The last transactions of these ids, in this order, without ids that the cluster does not know. Raises
+        UnsupportedBrokerError: a broker is older than Kafka 3.0."""
         responses = self._of_all({each: DescribeTransactionsRequest(each) for each in transactional_ids}, deadline)
         for transactional_id, response in responses.items():
             if response.error_code not in (0, TRANSACTIONAL_ID_NOT_FOUND):
@@ -207,12 +184,7 @@ class TransactionCoordinators(BrokerRequests):
         return [transaction for transaction in described if transaction is not None]
 
     def transaction_version(self, deadline: float) -> TransactionVersion:
-        """The protocol that the cluster has finalized: all brokers speak it.
-
-        Raises:
-            BrokerError: an error that is not retriable.
-            ConnectError: no broker responded by `deadline`.
-        """
+        """The protocol that the cluster has finalized: all brokers speak it."""
         try:
             response = self._ask_any(TransactionVersionRequest(), deadline, "reported its features")
         except UnsupportedBrokerError:  # V2 is of Kafka 4.0
@@ -291,7 +263,13 @@ COMMIT_TIMEOUT_S = 5.0
 
 
 class ConsumerGroups(BrokerRequests):
-    """The groups of one cluster, also of KIP-848. Tools for consumer lag see a query's progress in their offsets."""
+    """The groups of one cluster, also of KIP-848. Tools for consumer lag see a query's progress in their offsets.
+
+    Raises:
+        BrokerError: the group may not be read, or has no coordinator; a commit was refused, as while it has members.
+        ConnectError: no broker responded in time.
+        TlsError, AuthenticationError: this client cannot connect.
+    """
 
     key_type = GROUP_KEY
 
@@ -299,24 +277,12 @@ class ConsumerGroups(BrokerRequests):
         super().__init__(client, client.network.admin)
 
     def committed(self, group: str, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """The committed offsets of `partitions`, without partitions that have none.
-
-        Raises:
-            BrokerError: the group may not be read, or has no coordinator.
-            ConnectError: no broker responded by default.api.timeout.ms.
-            TlsError, AuthenticationError: this client cannot connect.
-        """
+        """The committed offsets of `partitions`, without partitions that have none."""
         request = OffsetFetchRequest(group, tuple(sorted(partitions)))
         return self._ask("listed", group, request, self._client.api_deadline())
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> frozenset[str]:
-        """Set the committed offsets of the group. Returns the topics that do not exist: they alone get none.
-
-        Raises:
-            BrokerError: the commit was refused, as while the group has members, or the group has no coordinator.
-            ConnectError: no broker responded in `COMMIT_TIMEOUT_S`.
-            TlsError, AuthenticationError: this client cannot connect.
-        """
+        """Set the committed offsets of the group. Returns the topics that do not exist: they alone get none."""
         request = OffsetCommitRequest(group, dict(sorted(offsets.items())))
         deadline = min(self._client.api_deadline(), self._client.clock() + COMMIT_TIMEOUT_S)
         return self._ask("committed", group, request, deadline)

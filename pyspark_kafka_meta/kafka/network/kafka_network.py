@@ -34,14 +34,7 @@ late again. They double after each full response that took at most a quarter of 
 MIN_RESPONSE_BYTES = 64 * 1024
 
 
-class MetadataRequests(InFlightRequests[MetadataRequest, tuple[Address, MetadataResponse]]):
-    """The response comes with the address of its broker."""
-
-    def _read(
-        self, node_id: int, connection: Connection, in_flight: InFlightRequest[MetadataRequest]
-    ) -> tuple[Address, MetadataResponse]:
-        exchange = connection.receive(in_flight.read_deadline(), has_begun=True)
-        return connection.address, in_flight.request.decode(exchange, node_id)
+MetadataRequests: TypeAlias = InFlightRequests[MetadataRequest, MetadataResponse]
 
 
 class FetchRequests(InFlightRequests[FetchRequest, FetchResponse]):
@@ -93,7 +86,8 @@ class KafkaNetwork:
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._idle = idle = IdleConnections()
-        self._metadata = metadata = MetadataRequests("Metadata", settings, idle, extends_deadline=False)
+        self._metadata: MetadataRequests = InFlightRequests("Metadata", settings, idle, extends_deadline=False)
+        metadata = self._metadata
         self.offsets: Offsets = InFlightRequests("ListOffsets", settings, idle, metadata)
         self.fetch = FetchRequests(settings, idle, metadata)
         self.produce = ProduceRequests(settings, idle, metadata)
@@ -101,6 +95,7 @@ class KafkaNetwork:
         self.admin: Rare = InFlightRequests("a request of administration", settings, idle, metadata)
         # Metadata goes to addresses, which get numbers here: bootstrap addresses have no node id.
         self._numbers: defaultdict[Address, int] = defaultdict(itertools.count().__next__)
+        self._asked: Address  # by the request in flight
 
     def metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> MetadataResponse:
         """Send a Metadata request and wait for its response."""
@@ -111,18 +106,16 @@ class KafkaNetwork:
 
     def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
         self._metadata.drop_all()
+        self._asked = address
         self._metadata.send(Broker(self._numbers[address], address), MetadataRequest(topics), deadline)
 
     def receive_metadata(self, deadline: float) -> MetadataResponse | None:
-        received = self._metadata.receive(self._metadata.node_ids(), deadline)
-        if received is None:
-            return None
-        if isinstance(received, RequestFailure):
-            raise received.error
-        address, response = received
-        if response.brokers:
+        response = self._metadata.receive(self._metadata.node_ids(), deadline)
+        if isinstance(response, RequestFailure):
+            raise response.error
+        if response is not None and response.brokers:
             # Others are connections to addresses that no broker has any more.
-            self._idle.close_except({address, *(broker.address for broker in response.brokers)})
+            self._idle.close_except({self._asked, *(broker.address for broker in response.brokers)})
         return response
 
     def close_idle(self) -> None:
