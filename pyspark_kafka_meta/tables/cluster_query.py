@@ -294,11 +294,7 @@ def open_transactions(client: KafkaClient, decisions: SinkDecisions) -> list[Tra
 def transaction_rows(
     described: Iterable[DescribedTransaction], decisions: SinkDecisions, cluster_id: str | None, now_ms: int
 ) -> list[TransactionRow]:
-    """The rows of open and of decided transactions, by sink and id; transactions of other producers come last.
-
-    Args:
-        now_ms: ms since 1970 UTC.
-    """
+    """The rows of open and of decided transactions, by sink and id; transactions of other producers come last."""
     sinks = {sink for sink, _ in decisions}
     queries = {sink: decision.batch.owner for (sink, _), decision in decisions.items() if decision.batch.is_stream}
     decided = {

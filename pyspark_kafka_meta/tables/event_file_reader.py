@@ -128,9 +128,6 @@ def advance(start: FilesOffset, files: Collection[EventFile], max_files: int | N
 
     Writers take turns, so that the limit starves no writer. When the offset moves, it forgets writers without a file,
     which cannot be read twice, and writers whose files are all old.
-
-    Args:
-        now_ms: ms since 1970 UTC.
     """
     new = sorted(
         filter(start.is_new, files),

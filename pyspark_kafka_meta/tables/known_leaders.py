@@ -62,11 +62,7 @@ class KnownLeaders(MutableMapping[TopicPartition, tuple[int, int]]):
         self._ids, self._epochs = array("i"), array("i")
 
     def take(self, members: Iterable[Mapping[str, Any]], leader_id: str, epoch: str) -> None:
-        """Set leaders from members of an event, each with its topic and partition.
-
-        Args:
-            leader_id, epoch: the fields that have them.
-        """
+        """Set leaders from members of an event with topic and partition, by their fields `leader_id` and `epoch`."""
         number_of, ids, epochs = self.partitions.number, self._ids, self._epochs
         for member in members:
             number = number_of((member["topic"], member["partition"]))

@@ -94,11 +94,7 @@ def _complete(items: list[Any], fields: Mapping[str, None]) -> list[Any]:
 
 
 def _event_type(names: Collection[str], is_complete: bool) -> Any:
-    """What msgspec decodes: a dict with these fields.
-
-    Args:
-        is_complete: whether fields must be there, and lists have no nulls.
-    """
+    """What msgspec decodes: a dict with these fields; if it `is_complete` with all, and without nulls in lists."""
     from msgspec import Meta
 
     number, decimal = Annotated[int, Meta(ge=-INT64_MAX - 1, le=INT64_MAX)], float

@@ -127,11 +127,7 @@ def defer_signals() -> Iterator[None]:
 @contextmanager
 def reporting(until_ended: bool = False) -> Iterator[None]:
     """Ends the command with exit code 1 after an error of ours, and after Ctrl-C as shells do, so that nothing goes on
-    after an `&&`.
-
-    Args:
-        until_ended: whether Ctrl-C is how the command is meant to end: with 0.
-    """
+    after an `&&`; with 0 if the command is meant to run `until_ended` by it."""
     try:
         yield
     except KafkaMetaError as error:
@@ -142,11 +138,7 @@ def reporting(until_ended: bool = False) -> Iterator[None]:
 
 
 class Tables(Generic[T]):
-    """Prints tables with the same columns; only the first has a header.
-
-    Args:
-        draw: makes a table of some rows, with a header or without.
-    """
+    """Prints tables with the same columns; `draw` gets the rows, and whether to show a header: only for the first."""
 
     def __init__(self, console: Console, draw: Callable[[Sequence[T], bool], RenderableType]) -> None:
         self._console = console

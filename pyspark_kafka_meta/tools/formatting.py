@@ -211,10 +211,7 @@ class Column(NamedTuple):
 
 
 class View(NamedTuple):
-    """
-    Attributes:
-        left_out: number of rows that are not shown.
-    """
+    """A table, and how many rows it leaves out."""
 
     title: str
     columns: Sequence[Column]

@@ -201,11 +201,7 @@ def _field(name: str, kind: DataType) -> schema_dataset.SchemaDatasetFacetFields
 
 
 def plan_ends(jvm: Any, execution: Any) -> tuple[list[KafkaEnd], list[KafkaEnd]]:
-    """The sources and sinks of a query that are in Kafka, also by Spark's own format.
-
-    Args:
-        execution: a `MicroBatchExecution` that has made its plan.
-    """
+    """The sources and sinks in Kafka, also by Spark's own format, of a `MicroBatchExecution` that has made its plan."""
     plan, to_java = execution.logicalPlan(), jvm.scala.jdk.javaapi.CollectionConverters
     leaves = [leaf for leaf in to_java.asJava(plan.collectLeaves()) if leaf.getClass().getSimpleName() == SOURCE]
     sources = {}

@@ -30,9 +30,6 @@ class BackgroundCalls:
     """Makes calls in order, in a thread of its own: Spark waits for the callbacks of listeners. Errors are logged only.
 
     Without calls the thread ends: Spark tells no listener that it was removed.
-
-    Args:
-        name: of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -67,14 +64,8 @@ class BackgroundCalls:
 
 
 class DriverEvents:
-    """The new events of a driver's queries, each once.
-
-    Args:
-        options: `eventsPath` or `eventsTopic` of the queries; by default the default folder.
-
-    Raises:
-        OptionError: an option is invalid.
-    """
+    """The new events of a driver's queries, each once: by `eventsPath` or `eventsTopic` of the queries, else of the
+    default folder. Raises OptionError."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         EventTableOptions.parse(options)

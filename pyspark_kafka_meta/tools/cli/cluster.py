@@ -34,11 +34,7 @@ if TYPE_CHECKING:  # of a query that moves
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A description of the cluster at one time.
-
-    Attributes:
-        events: of the command's cache since the last look; none without a cache.
-    """
+    """A description of the cluster at one time, with the events of the command's own cache since the last look."""
 
     description: ClusterDescription
     events: list[EventRow]
@@ -51,11 +47,7 @@ class Look:
 
 
 def look_at(options: ClientOptions, topics: Collection[str] | None, own_cache: OwnCache | None) -> Look:
-    """Look at the cluster. Raises KafkaMetaError: as `describe_cluster`.
-
-    Args:
-        topics: None for all topics.
-    """
+    """Look at the cluster; `topics` as of `describe_cluster`, which raises KafkaMetaError."""
     description = describe_cluster(options, topics)
     events = [] if own_cache is None else own_cache.refresh([topic.name for topic in description.response.topics])
     return Look(description, events)

@@ -58,11 +58,7 @@ NAME_WIDTH, CACHE_WIDTH = 12, 20
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Which events are shown; `reasons` empty, or another field None, for all.
-
-    Attributes:
-        since_ms, until_ms: the earliest and the latest time, ms since 1970 UTC.
-    """
+    """Which events are shown; `reasons` empty, or another field None, for all. Times are ms since 1970 UTC."""
 
     reasons: Collection[str] = ()
     role: str | None = None
@@ -123,12 +119,10 @@ class FoundCaches:
 
 
 def known_caches(source: EventSource, since_ms: int, now_ms: int, application_id: str | None = None) -> FoundCaches:
-    """What the caches with an event since `since_ms` know; a note counts the caches left out.
+    """What the caches with an event since `since_ms` know; a note counts the caches left out. `application_id` of None
+    is for all.
 
     Spark kills Python workers, whose caches then write no last event; dead caches of this machine are left out.
-
-    Args:
-        application_id: None for all.
     """
     caches, news, has_events = KnownCaches(), NewestEvents(), False
     for run in runs(source.read()):

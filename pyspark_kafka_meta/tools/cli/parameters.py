@@ -156,12 +156,9 @@ JsonOrPipe = Annotated[bool, flag("--json", "Print JSON lines, the default witho
 def cluster_options(
     servers: str | None, options: Sequence[str] | None, config: Path | None, parts: Sequence[type] = READING
 ) -> dict[str, str]:
-    """The `kafka.*` options; the command line takes precedence over the file. Raises OptionError: the file or an option
-    cannot be read. The text contains no values, which may be secret.
-
-    Args:
-        parts: of the table of options, which the command uses in the file.
-    """
+    """The `kafka.*` options, and those of `parts` of the table that the command uses in the file. The command line goes
+    before the file. Raises OptionError: the file or an option cannot be read. The text contains no values, which may be
+    secret."""
     found = {} if config is None else _in_file(config, parts)
     try:
         found |= {_full_name(name): value for name, value in map(split_pair, options or ())}

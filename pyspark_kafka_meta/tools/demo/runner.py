@@ -195,12 +195,8 @@ def _play_act(act: Act, is_repeatable: bool, screen: DemoScreen, act_thread: Exe
 class DemoScreen:
     """Shows each state that it gets, inside `with`.
 
-    Args:
-        get_state: returns the state now.
-        get_activity: returns what Spark is doing, for the time until the query has read something.
-
     Attributes:
-        activity: what it was doing last.
+        activity: what Spark was doing last, by `get_activity`, until the query has read something.
     """
 
     def __init__(

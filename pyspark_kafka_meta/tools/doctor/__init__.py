@@ -15,20 +15,25 @@ from pyspark_kafka_meta.errors import (
     OptionError,
     ProtocolError,
     RequestTimeoutError,
+    SchemaRegistryError,
     TlsError,
+    UnknownSchemaError,
     UnsupportedBrokerError,
+    ValueSchemaError,
 )
 
-_FIXES: dict[type[KafkaMetaError], str] = {
+FIXES: dict[type[KafkaMetaError], str] = {
     ConnectError: "check the name, the port and firewalls on the way, and that the broker is up",
     TlsError: "correct kafka.security.protocol, the kafka.ssl.* options or the broker's certificate, as the error says",
     AuthenticationError: "correct the kafka.sasl.* options, or create this user on the brokers",
     RequestTimeoutError: "see this broker's load and log, or give it more time with --timeout-ms",
     ProtocolError: "check that a Kafka broker listens at this address",
     UnsupportedBrokerError: "use brokers of Apache Kafka 2.7 or later",
+    UnknownSchemaError: "register the schema, or correct the topic, the version or the subject name strategy",
+    SchemaRegistryError: "do what the error says, or see the registry's log",
+    ValueSchemaError: "choose another schema with valueSchemaVersion or valueSchema, or leave the column bytes",
     OptionError: "correct the option",
 }
-_OTHER_FIX = "see the log of this broker"
 
 
 class Verdict(StrEnum):
@@ -71,7 +76,7 @@ def fail(check: str, what: str, fix: str) -> Finding:
     return Finding(check, Verdict.FAIL, what, fix)
 
 
-def failure(check: str, error: KafkaMetaError) -> Finding:
-    """The finding on an error of this package."""
-    fixes = [fix for kind, fix in _FIXES.items() if isinstance(error, kind)]
-    return fail(check, str(error), fixes[0] if fixes else _OTHER_FIX)
+def failure(check: str, error: KafkaMetaError, other_fix: str = "see the log of this broker") -> Finding:
+    """The finding on an error of this package; `other_fix` for those without one of their own."""
+    fixes = [fix for kind, fix in FIXES.items() if isinstance(error, kind)]
+    return fail(check, str(error), fixes[0] if fixes else other_fix)

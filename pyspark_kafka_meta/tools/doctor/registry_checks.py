@@ -42,7 +42,7 @@ from pyspark_kafka_meta.read.fetching.newest_values import newest_schemas
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.tables.rows import PartitionRow
-from pyspark_kafka_meta.tools.doctor import Finding, Verdict, fail, ok, warn
+from pyspark_kafka_meta.tools.doctor import FIXES, Finding, Verdict, fail, failure, ok, warn
 from pyspark_kafka_meta.typed.reading import (
     ERROR_SUFFIX,
     RegistryClient,
@@ -55,12 +55,6 @@ from pyspark_kafka_meta.typed.writing import check_schema
 
 SLOW_MS = 1_000.0
 """A registry that takes longer causes a warning: a worker waits as long for each schema id that is new to it."""
-_FIXES: dict[type[KafkaMetaError], str] = {
-    UnknownSchemaError: "register the schema, or correct the topic, the version or the subject name strategy",
-    SchemaRegistryError: "do what the error says, or see the registry's log",
-    ValueSchemaError: "choose another schema with valueSchemaVersion or valueSchema, or leave the column bytes",
-    OptionError: "correct the option",
-}
 _OTHER_FIX = "correct the options of typed values as the error says"
 
 
@@ -75,7 +69,7 @@ def registry_findings(
         try:
             subjects = client.subjects()
         except (SchemaRegistryError, OptionError) as error:
-            yield _failure("registry", error)
+            yield failure("registry", error, _OTHER_FIX)
             return
         latency_ms = (time.monotonic() - started) * 1000
         what = f"responds in {latency_ms:.0f} ms with {len(subjects)} subjects that this user may see"
@@ -116,7 +110,7 @@ def _schema_finding(
     try:
         return ok(column.column, described(column, tuple(topics), client))
     except KafkaMetaError as error:
-        return _failure(column.column, error)
+        return failure(column.column, error, _OTHER_FIX)
 
 
 def _read_as(column: ColumnFormat, topics: tuple[str, ...], client: RegistryClient | None) -> str:
@@ -146,19 +140,15 @@ def _subject_finding(column: ColumnFormat, subject: str, client: RegistryClient,
     except UnknownSchemaError as error:
         if registers:
             return ok(check, f"subject {subject} is new, and the write registers this schema")
-        return fail(check, str(error), f"{_FIXES[UnknownSchemaError]}; or set auto.register.schemas")
+        return fail(check, str(error), f"{FIXES[UnknownSchemaError]}; or set auto.register.schemas")
     except ValueSchemaError as error:
         return fail(check, str(error), _OTHER_FIX)
     except SchemaRegistryError as error:
-        return _failure(check, error)
+        return failure(check, error, _OTHER_FIX)
     if refusals is None:
         return ok(check, f"subject {subject} accepts this schema, and the write registers it")
     what = f"subject {subject} does not accept this schema: {', '.join(refusals)}"
     return fail(check, what, "make the schema compatible, or change the subject's compatibility level")
-
-
-def _failure(check: str, error: KafkaMetaError) -> Finding:
-    return fail(check, str(error), next((fix for kind, fix in _FIXES.items() if isinstance(error, kind)), _OTHER_FIX))
 
 
 MAX_SAMPLED = 20
@@ -168,11 +158,8 @@ TIMEOUT_MS = 10_000
 
 
 def newest_findings(source: SourceOptions) -> Iterator[Finding]:
-    """Findings on the newest records of each topic, a record for each partition, by typed column.
-
-    Args:
-        source: with bootstrap addresses that respond.
-    """
+    """Findings on the newest records of each topic, a record for each partition, by typed column. The bootstrap
+    addresses of `source` respond."""
     try:
         rows = _newest_rows(source)
     except KafkaMetaError as error:

@@ -118,11 +118,8 @@ def topic_findings(
 
 
 def judge_topic(rows: Sequence[PartitionRow], operation: str = "Read") -> Iterator[Finding]:
-    """Findings on a topic and on at most `MAX_NAMED` of its partitions, the worst first.
-
-    Args:
-        operation: the right to propose if this user has none on the topic.
-    """
+    """Findings on a topic and on at most `MAX_NAMED` of its partitions, the worst first; `operation` as in
+    `topic_fix`."""
     topic = shortened(rows[0].topic)
     if rows[0].partition is None:
         yield fail(f"topic {topic}", str(rows[0].error), topic_fix(topic, rows[0].error, operation))
@@ -252,11 +249,7 @@ def _with_servers(given: Mapping[str, str]) -> tuple[dict[str, str], CaseInsensi
 
 
 def write_findings(topics: Collection[str], options: ClientOptions, writing: SinkOptions) -> Iterator[Finding]:
-    """Findings on writes to these topics.
-
-    Args:
-        options: with bootstrap addresses that respond.
-    """
+    """Findings on writes to these topics; the bootstrap addresses of `options` respond."""
     with closing(client_without_events(options, cli_origin())) as client:
         yield from check_writes(client, topics, writing)
 

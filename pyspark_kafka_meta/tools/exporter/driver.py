@@ -108,11 +108,8 @@ def split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str,
 
 
 class ProgressListener(StreamingQueryListener):
-    """Passes on the reports of finished micro-batches. Spark waits for the callbacks.
-
-    Args:
-        on_end: gets the id of a query that has ended, whether it failed, and the time in seconds since 1970 UTC.
-    """
+    """Passes on the reports of finished micro-batches; and of a query that has ended its id, whether it failed, and the
+    time in seconds since 1970 UTC. Spark waits for the callbacks."""
 
     def __init__(self, on_progress: Callable[[Progress], None], on_end: Callable[[str, bool, float], None]) -> None:
         self._on_progress = on_progress

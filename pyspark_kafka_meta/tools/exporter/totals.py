@@ -50,11 +50,7 @@ class _Cache:
         self.stale_beside: Leaders | None = None
 
     def take(self, event: EventRow, is_new: bool) -> bool:
-        """Take an event. Returns False if it was taken before.
-
-        Args:
-            is_new: whether the event counts, and events that are missing before it.
-        """
+        """Take an event. Returns False if it was taken before. Events that are missing before a new one count."""
         sequence = event["sequence"]
         if sequence <= self.contents.sequence:
             return self._fill_gap(sequence)
@@ -326,11 +322,8 @@ def read_lag(readings: Readings, query_id: str, rows: Iterable[LagRow], per_part
 
 
 def read_transactions(readings: Readings, rows: Iterable[TransactionRow], sinks: Collection[str]) -> None:
-    """The open and the unsettled transactions by sink. The other producers of the cluster count together.
-
-    Args:
-        sinks: that had transactions before.
-    """
+    """The open and the unsettled transactions by sink, also of `sinks` that had some before. The other producers of the
+    cluster count together."""
     for sink in (NO_VALUE, *sinks):
         for metric in (metrics.OPEN_TRANSACTIONS, metrics.DECIDED_TRANSACTIONS, metrics.OPEN_TRANSACTION_SECONDS):
             readings.set(metric, 0, sink)
