@@ -319,24 +319,21 @@ def transactions(
     from pyspark_kafka_meta.tables.cluster_query import query_transactions
     from pyspark_kafka_meta.tools.cli.transactions import TRANSACTIONS
     from pyspark_kafka_meta.tools.cli.transactions import settle as settle_sink
+    from pyspark_kafka_meta.tools.doctor.topic_checks import writing_query
 
     console = table_console(as_json)
     with reporting(until_ended=watch is not None and count is None):
         if settle is not None and (watch is not None or count is not None):
             raise OptionError("--settle excludes --watch and --count")
-        cluster = cluster_options(bootstrap_servers, option, config)
-        named = {} if decisions_topic is None else {"decisionsTopic": decisions_topic}
-        cluster = {**cluster, **named}
-        given = ClusterOptions.parse({**cluster, **timeout_options(timeout_ms)})
+        cluster = {**cluster_options(bootstrap_servers, option, config), **timeout_options(timeout_ms)}
+        if decisions_topic is not None:
+            cluster["decisionsTopic"] = decisions_topic
         if settle is not None:
-            is_done = settle_sink(
-                given,
-                settle,
-                lambda question: yes or typer.confirm(question),
-                console,
-                is_topic_given="decisionsTopic" in cluster,
-            )
+            sink = writing_query({**cluster, "kafka.transactional.id": settle}, "any")[1]
+            is_named = "decisionsTopic" in cluster
+            is_done = settle_sink(sink, lambda text: yes or typer.confirm(text), console, is_topic_given=is_named)
         else:
+            given = ClusterOptions.parse(cluster)
             seen = show_looks(lambda: query_transactions(given), TRANSACTIONS, console, watch, count)
             is_done = seen is not None
         if not is_done:

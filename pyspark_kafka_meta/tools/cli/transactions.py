@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime
 
 from rich.console import Console, Group
@@ -14,15 +14,8 @@ from pyspark_kafka_meta.errors import KafkaMetaError, UnsupportedBrokerError
 from pyspark_kafka_meta.events.origin import cli_origin
 from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.model import name_first, shortened
-from pyspark_kafka_meta.options import (
-    ClusterOptions,
-    EventsOptions,
-    ProducerOptions,
-    SinkOptions,
-    TransactionOptions,
-    default_options,
-)
+from pyspark_kafka_meta.model import name_first
+from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.tables.cluster_query import SinkDecisions, open_transactions, read_decisions, transaction_rows
 from pyspark_kafka_meta.tables.rows import TransactionRow
 from pyspark_kafka_meta.tools.console import Shown, note
@@ -40,12 +33,7 @@ TRANSACTIONS = Shown[Sequence[TransactionRow]](lambda rows: map(asdict, rows), _
 
 
 def settle(
-    options: ClusterOptions,
-    sink: str,
-    is_confirmed: Callable[[str], bool],
-    console: Console | None,
-    *,
-    is_topic_given: bool = False,
+    options: SinkOptions, is_confirmed: Callable[[str], bool], console: Console | None, *, is_topic_given: bool = False
 ) -> bool:
     """Settle what a sink has decided and abort its other transactions, as its next run would. Returns whether nothing
     is left to do. Raises KafkaMetaError: the sink is unknown, perhaps in this topic only, transactions stay open, or as
@@ -55,14 +43,15 @@ def settle(
         is_confirmed: asks the user a question, if there is something to end; returns whether to go on.
         is_topic_given: whether the user has named the topic of decisions.
     """
+    sink, topic = str(options.transaction.transactional_id), options.transaction.decisions_topic
     with closing(client_without_events(options.client, cli_origin())) as client:
-        decisions = read_decisions(client, options.decisions_topic)
+        decisions = read_decisions(client, topic)
         rows = _rows(client, decisions)
         chosen = [row for row in rows if row.sink == sink]
         sinks = {name for name, _ in decisions} | {row.sink for row in rows if row.sink is not None}
         if sink not in sinks:
             raise KafkaMetaError(
-                f"no query has written with kafka.transactional.id {shortened(sink)}: correct --settle; known are "
+                f"no query has written with kafka.transactional.id {sink}: correct --settle; known are "
                 f"{name_first(sorted(sinks))}"
             )
         if not chosen:
@@ -70,7 +59,7 @@ def settle(
             return True
         if not is_topic_given and all(name != sink for name, _ in decisions):
             raise KafkaMetaError(
-                f"{sink} has decided nothing in topic {options.decisions_topic}, and perhaps in another one, whose "
+                f"{sink} has decided nothing in topic {topic}, and perhaps in another one, whose "
                 "batches would be aborted: give the query's option decisionsTopic as --decisions-topic, or this topic "
                 "if the query did not set it"
             )
@@ -80,7 +69,7 @@ def settle(
         question = f"Make the decided transactions of {sink} visible ({decided}), and abort the others ({others})?"
         if not is_confirmed(f"{question} A query that still runs repeats its tasks."):
             return False
-        BatchCommitter(client, _sink_options(options, sink)).recover()
+        BatchCommitter(client, options).recover()
         if left := _still_open(client, sink):
             raise KafkaMetaError(
                 f"transactions of {sink} are open ({len(left)}): its query runs, or a broker did not respond in time: "
@@ -105,14 +94,3 @@ def _still_open(client: KafkaClient, sink: str) -> tuple[str, ...]:
         return tasks_of_sink(client.coordinators.list_transactions(client.api_deadline()), sink)
     except UnsupportedBrokerError:
         return ()
-
-
-def _sink_options(options: ClusterOptions, sink: str) -> SinkOptions:
-    transaction = default_options(TransactionOptions)
-    return default_options(
-        SinkOptions,
-        client=options.client,
-        events=EventsOptions(None, None, options.client.bootstrap_servers),
-        producer=default_options(ProducerOptions),
-        transaction=replace(transaction, transactional_id=sink, decisions_topic=options.decisions_topic),
-    )
