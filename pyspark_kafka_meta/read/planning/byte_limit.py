@@ -1,69 +1,75 @@
 """`ByteLimit`: how many offsets make about maxBytesPerTrigger bytes.
 
 Brokers send the size of records with the records alone, and tasks of a source report nothing to the driver. So the
-planner fetches single record batches from the offsets that a micro-batch may read, at the end of each of equal parts.
-If every offset counts alike, their bytes per offset are on average those of the log, whatever a record batch holds.
-
-1. The limit, by what was learned, and half as much: the offsets in which to look.
-2. Their parts are added up. The first that fit, if sizes have grown, are learned from.
-3. The limit, by what is learned now: the offsets to read.
-
-What was learned is lost with the process: a restarted query begins with a small micro-batch, as a new one does.
-
-Of 100 micro-batches of 32 MB, from 6 partitions with records of 100 B to 1 MB whose sizes changed slowly, half were
-within 11 % of the limit, the largest had 1.7 times as much. In simulations single records of all sizes in one partition
-made up to 3 times 32 MB, 1.7 times 100 MB. Records that fill less than an eighth of the offsets may be missed by all
-samples. After sizes changed by a factor of thousands, the next ten or twenty micro-batches are small.
+planner reads the record batches of the next offsets, part by part, until they have the bytes of the limit: however
+sizes change, it has seen what it plans. Of a limit above `READ_BYTES` it reads a share, at the start of each part in
+each partition, and takes the rest of the part to be alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, pairwise
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
-from pyspark_kafka_meta.model import Position, Positions, TopicPartition
-from pyspark_kafka_meta.read.planning.batch_plan import limit_offsets
+from pyspark_kafka_meta.model import Positions, TopicPartition
+from pyspark_kafka_meta.read.planning.batch_plan import backlog, limit_offsets
 
-FIRST_OFFSETS = 1000
-"""Of all partitions together, before anything was learned."""
+READ_BYTES = 32 * 1024 * 1024
+"""Read to plan a micro-batch, or `SAMPLED_SHARE` of its limit if that is more."""
 SAMPLED_SHARE = 0.05
-"""About how much of the limit is fetched in addition, to learn. Before the first micro-batch it is `MAX_SAMPLES`."""
-MAX_PARTS, MAX_SAMPLES = 8, 48
-OVERSHOOT = 1.5
-"""Up to how much of the limit the parts may have together: few samples are imprecise."""
+PARTS = 8
+"""Of a micro-batch, if sizes stay as they were. It ends after twice as many: each is a round trip or more."""
+MAX_GROWTH = 4
+"""How many times the offsets of a part the next may have."""
+MAX_PARTITIONS = 64
+"""Read in each part; of more, some in turn."""
+FIRST_OFFSETS = 125
+"""Of the first part of a query, of all partitions together."""
+UNKNOWN_BYTES = 65_536.0
+"""Per offset, if no record batch was ever read: as if each had a record."""
 
 
 class BatchSize(NamedTuple):
-    """A record batch, as brokers store it."""
+    """A record batch, as brokers store it: its first offset, and the offset after its last."""
 
-    size_bytes: int
-    offsets: int
-
-
-FetchSizes: TypeAlias = Callable[[Positions], Mapping[TopicPartition, BatchSize]]
-"""Finds the record batch at a position of each partition, of some perhaps none."""
+    first: int
+    end: int
+    size_bytes: float
 
 
-class Density(NamedTuple):
-    """The mean bytes per offset of a partition. Samples of a plan count half as much as those of the next."""
+FetchSizes: TypeAlias = Callable[
+    [Mapping[TopicPartition, int], Positions, int], Mapping[TopicPartition, list[BatchSize]]
+]
+"""Finds the record batches from these offsets to these positions in order, and perhaps later ones; of some partitions
+perhaps none. It ends early once it has read so many bytes."""
 
-    total: float = 0.0
-    weight: float = 0.0
+
+class _Curve:
+    """The bytes of a partition from the start of the micro-batch to each offset up to `end`."""
+
+    def __init__(self, start: int) -> None:
+        self._points = [(start, 0.0)]  # the ends of record batches
 
     @property
-    def mean(self) -> float:
-        return self.total / self.weight
+    def end(self) -> int:
+        return self._points[-1][0]
 
-    def with_samples(self, samples: Sequence[float]) -> Density:
-        return Density(self.total / 2 + sum(samples), self.weight / 2 + len(samples))
+    def add(self, batch: BatchSize) -> None:
+        """The rest of a record batch that began before, or a whole one with the gap that compaction left before it."""
+        if batch.end > self.end:
+            share = min(1.0, (batch.end - self.end) / (batch.end - batch.first))
+            self._points.append((batch.end, self._points[-1][1] + share * batch.size_bytes))
 
+    def __call__(self, offset: int) -> float:
+        index = max(1, bisect_left(self._points, offset, key=itemgetter(0)))
+        (low, before), (high, after) = self._points[index - 1 : index + 1]
+        return before + (after - before) * (offset - low) / (high - low)
 
-def fitting_parts(parts_bytes: Sequence[float], max_bytes: float) -> int:
-    """How many of the first parts have up to `max_bytes` together. Each counts as the part before it if that is larger:
-    sizes may have changed anywhere between their ends."""
-    before = [*parts_bytes[:1], *parts_bytes]
-    return sum(total <= max_bytes for total in accumulate(map(max, pairwise(before))))
+    def density(self, since: int) -> float:
+        """Bytes per offset from an offset to `end`."""
+        return (self._points[-1][1] - self(since)) / (self.end - since)
 
 
 class ByteLimit:
@@ -71,63 +77,50 @@ class ByteLimit:
 
     def __init__(self, max_bytes: int, fetch: FetchSizes) -> None:
         self._max_bytes = max_bytes
+        self._share = min(1.0, max(READ_BYTES / max_bytes, SAMPLED_SHARE))
         self._fetch = fetch
-        self._densities: dict[TopicPartition, Density] = {}
-        self._batch_bytes = 65_536.0  # on average, as last fetched
-        self._samples = 0
+        self._density = UNKNOWN_BYTES  # bytes per offset, of the last micro-batch
+        self._turn = 0
 
     def max_offsets(self, starts: Positions, ends: Positions) -> int:
         """How many of the offsets from `starts` to `ends` to read, at least 1; see `limit_offsets`."""
-        backlogs = {part: size for part, end in ends.items() if (size := end.offset - starts[part].offset) > 0}
-        if not backlogs:
-            return 1
-        self._densities = {part: density for part, density in self._densities.items() if part in ends}
-        size = self._affordable(backlogs) * 3 // 2 if self._densities else FIRST_OFFSETS
-        size = min(size, sum(backlogs.values()))
-        parts = self._sampled_parts(starts, limit_offsets(starts, {part: ends[part] for part in backlogs}, size))
-        part_size = size / len(parts)
-        parts_bytes = [self._bytes_per_offset(backlogs, sampled) * part_size for sampled in parts]
-        fitting = fitting_parts(parts_bytes, OVERSHOOT * self._max_bytes)
-        self._learn(parts[: max(1, fitting)])
-        fits = fitting or self._max_bytes / parts_bytes[0]
-        return max(1, min(int(fits * part_size), self._affordable(backlogs)))
+        ends = {part: end for part, end in ends.items() if end.offset > starts[part].offset}
+        curves = {part: _Curve(starts[part].offset) for part in ends}
+        total, known, known_bytes = backlog(starts, ends), 0, 0.0
 
-    def _learn(self, parts: Sequence[Mapping[TopicPartition, float]]) -> None:
-        for part in set[TopicPartition]().union(*parts):
-            samples = [sampled[part] for sampled in parts if part in sampled]
-            self._densities[part] = self._densities.get(part, Density()).with_samples(samples)
+        def bytes_of(offsets: int) -> float:
+            return sum(curves[part](end.offset) for part, end in limit_offsets(starts, ends, offsets).items())
 
-    def _affordable(self, backlogs: Mapping[TopicPartition, int]) -> int:
-        """How many offsets have the bytes of the limit, by what was learned."""
-        return int(self._max_bytes / self._bytes_per_offset(backlogs, {}))
+        part_bytes = self._max_bytes / PARTS
+        size = part_bytes / self._density if self._turn else FIRST_OFFSETS
+        for _ in range(2 * PARTS):
+            if known >= total or known_bytes > self._max_bytes:
+                break
+            before, size = known_bytes, min(max(1, int(size)), total - known)
+            known += size
+            self._read(curves, limit_offsets(starts, ends, known), self._max_bytes - before)
+            known_bytes = bytes_of(known)
+            self._density = max(1.0, known_bytes / known)
+            size *= min(MAX_GROWTH, part_bytes / max(1.0, known_bytes - before))
+        return max(1, bisect_right(range(1, known + 1), float(self._max_bytes), key=bytes_of))
 
-    def _bytes_per_offset(
-        self, backlogs: Mapping[TopicPartition, int], sampled: Mapping[TopicPartition, float]
-    ) -> float:
-        """On average, if each partition has a share in proportion to its backlog: as sampled, else as learned, else as
-        in the other partitions, else a record batch for each offset: a first micro-batch may be without samples."""
-        known = {part: density.mean for part, density in self._densities.items()} | dict(sampled)
-        others = sum(known.values()) / len(known) if known else self._batch_bytes
-        total = sum(size * known.get(part, others) for part, size in backlogs.items())
-        return max(1.0, total / sum(backlogs.values()))
-
-    def _sampled_parts(self, starts: Positions, ends: Positions) -> list[dict[TopicPartition, float]]:
-        """Bytes per offset at the end of each part. Of too many partitions, some in turn."""
-        share = int(SAMPLED_SHARE * self._max_bytes / self._batch_bytes)
-        samples = min(MAX_SAMPLES, max(1, share)) if self._densities else MAX_SAMPLES
-        line, turn = sorted(ends), self._samples % len(ends)
-        chosen = (line[turn:] + line[:turn])[:samples]
-        self._samples += len(chosen)
-        count = min(MAX_PARTS, samples // len(chosen))
-        parts = [
-            self._fetch({part: _last_of_part(starts[part], ends[part], number / count) for part in chosen})
-            for number in range(1, count + 1)
-        ]
-        sizes = [batch.size_bytes for batches in parts for batch in batches.values()]
-        self._batch_bytes = sum(sizes) / len(sizes) if sizes else self._batch_bytes
-        return [{part: batch.size_bytes / batch.offsets for part, batch in batches.items()} for batches in parts]
-
-
-def _last_of_part(start: Position, end: Position, share: float) -> Position:
-    """The last offset in this share of a nonempty range."""
-    return end._replace(offset=start.offset + max(0, int((end.offset - start.offset) * share) - 1))
+    def _read(self, curves: Mapping[TopicPartition, _Curve], targets: Positions, left: float) -> None:
+        """Extend the curves to these positions, between which there may be more than the `left` bytes."""
+        line = sorted(part for part, curve in curves.items() if curve.end < targets[part].offset)
+        turn = self._turn % max(1, len(line))
+        firsts = {part: curves[part].end for part in (line[turn:] + line[:turn])[:MAX_PARTITIONS]}
+        self._turn += len(firsts)
+        wanted = {
+            part: targets[part]._replace(offset=first + max(1, int((targets[part].offset - first) * self._share)))
+            for part, first in firsts.items()
+        }
+        densities: dict[TopicPartition, float] = {}
+        found = self._fetch(firsts, wanted, int((left + self._max_bytes / 4) * self._share)) if firsts else {}
+        for part, batches in found.items():
+            for batch in batches:
+                curves[part].add(batch)
+            densities[part] = curves[part].density(firsts[part])
+        others = sum(densities.values()) / len(densities) if densities else self._density
+        for part in line:
+            end, target = curves[part].end, targets[part].offset
+            curves[part].add(BatchSize(end, target, (target - end) * densities.get(part, others)))

@@ -1,8 +1,9 @@
-"""The sizes of single record batches, for a planner."""
+"""The sizes of record batches, for a planner."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 import pytest
 
@@ -14,11 +15,15 @@ from tests.partitions import T0, T1, T2
 from tests.unit.scene import Scene
 
 
-def sizes(scene: Scene, **options: str) -> dict[TopicPartition, BatchSize]:
+def sizes(
+    scene: Scene, options: Mapping[str, str] = {}, end: int = 2, max_bytes: int = 10_000_000
+) -> dict[TopicPartition, list[BatchSize]]:
     scene.clock.sleep(10)
     client = scene.client(**options)
     client.partitions(["t"], client.clock() + 1)
-    return batch_sizes(client, scene.options(**options), {T0: Position(1), T1: Position(0), T2: Position(3)})
+    firsts = {T0: 1, T1: 0, T2: 3}
+    ends = {T0: Position(4), T1: Position(end), T2: Position(5)}
+    return batch_sizes(client, scene.options(**options), firsts, ends, max_bytes)
 
 
 @pytest.fixture
@@ -34,24 +39,25 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
 
 
 @pytest.mark.parametrize("options", [{}, {"kafka.isolation.level": "read_committed", "kafka.fetch.min.bytes": "9999"}])
-def test_the_record_batch_at_a_position_is_measured_whole(scene: Scene, options: dict[str, str]) -> None:
-    found = sizes(scene, **options)
+def test_the_record_batches_of_ranges_are_measured_whole(scene: Scene, options: dict[str, str]) -> None:
+    found = sizes(scene, options)
 
-    assert {part: batch.offsets for part, batch in found.items()} == {T0: 3, T1: 1, T2: 1}
-    assert 3 * 7 < found[T0].size_bytes < 200 and found[T1].size_bytes > 100_000
+    spans = {part: [(batch.first, batch.end) for batch in batches] for part, batches in found.items()}
+    assert spans == {T0: [(0, 3), (3, 4)], T1: [(0, 1), (1, 2)], T2: [(3, 4), (4, 5)]}
+    assert 3 * 7 < found[T0][0].size_bytes < 200 and found[T1][0].size_bytes > 100_000
 
 
-def test_offsets_that_compaction_removed_count_with_the_batch_after_them(scene: Scene) -> None:
-    del scene.cluster.logs[T2][3]
+def test_no_more_is_fetched_once_so_many_bytes_were_read(scene: Scene) -> None:
+    scene.write(T1, "z" * 1_000_000)
 
-    found = sizes(scene)
-    assert {part: batch.offsets for part, batch in found.items()} == {T0: 3, T1: 1, T2: 2}
+    assert sizes(scene, end=3)[T1][-1].end == 3
+    assert sizes(scene, end=3, max_bytes=1000)[T1][-1].end < 3
 
 
 @pytest.mark.parametrize("code", [CORRUPT_MESSAGE, TOPIC_AUTHORIZATION_FAILED])
 def test_a_failure_is_logged_and_left_to_the_tasks(scene: Scene, caplog: pytest.LogCaptureFixture, code: int) -> None:
     scene.script(T1, *[code] * 9)
     with caplog.at_level(logging.WARNING):
-        assert T1 not in sizes(scene, failOnDataLoss="false")
+        assert T1 not in sizes(scene, {"failOnDataLoss": "false"})
     assert all("fewer samples" in message for message in caplog.messages)
     assert not [event for event in scene.events if event.kind.name == "RECORDS_LOST"]
