@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark_kafka_meta.changes.rows import ChangeRows
     from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+    from pyspark_kafka_meta.kafka.records.decoder import Selection
     from pyspark_kafka_meta.model import OffsetRange
     from pyspark_kafka_meta.read.fetching.row_filter import RowFilter
     from pyspark_kafka_meta.typed.reading import NewestSchemas, QuerySchemas, RegisteredSchema, TypedRows, WriteLetters
@@ -192,16 +193,16 @@ def rows_of(
     needed = list(columns) if row_filter is None else row_filter.columns
     with _conversion(client, options, ranges, needed, schemas, known, write_letters) as rows:
         raw = needed if rows is None else rows.raw_columns
-        if row_filter is not None:
-            raw = list(dict.fromkeys([*raw, *row_filter.raw_columns]))
-        batches: Iterable[pa.RecordBatch] = _raw_rows(client, options, raw, ranges, topics)
-        batches = batches if row_filter is None else row_filter.before_decoding(batches)
+        selection = None if row_filter is None else row_filter.selection
+        batches: Iterable[pa.RecordBatch] = _raw_rows(client, options, raw, ranges, topics, selection)
         batches = batches if rows is None else map(rows.convert, batches)
         batches = batches if row_filter is None else row_filter.after_decoding(batches)
-        for batch in batches:
-            yield with_header_type(batch, options).rename_columns(names)
-    if row_filter is not None:
-        client.traffic.filtered.update(row_filter.dropped)
+        try:
+            for batch in batches:
+                yield with_header_type(batch, options).rename_columns(names)
+        finally:  # a task may end early, as with LIMIT
+            if row_filter is not None:
+                client.traffic.filtered.update(row_filter.dropped)
 
 
 def with_header_type(batch: pa.RecordBatch, options: SourceOptions) -> pa.RecordBatch:
@@ -251,19 +252,23 @@ def _raw_rows(
     columns: Sequence[str],
     ranges: Sequence[OffsetRange],
     topics: Collection[str],
+    selection: Selection | None,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of the ranges, or the latest of each key."""
+    """The selected records of the ranges, or of the latest of each key."""
     if not any(planned.latest_by_key for planned in ranges):
         from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 
-        yield from TaskReader(client, options, columns).read(ranges, topics)
+        yield from TaskReader(client, options, columns, selection=selection).read(ranges, topics)
         return
     from pyspark_kafka_meta.read.fetching.latest_by_key import LatestReader, MayEndLater
+    from pyspark_kafka_meta.read.fetching.row_filter import kept
 
     may_end_later = MayEndLater.REMOVED_KEY
     if options.ending_offsets is None:
         may_end_later = MayEndLater.NO_KEY
     elif options.ending_offsets == OffsetsSpec(LATEST_OFFSET):
         may_end_later = MayEndLater.ANY_KEY
-    for planned in ranges:
-        yield from LatestReader(client, options, columns, may_end_later).read(planned, topics)
+    columns = list(dict.fromkeys([*columns, *(() if selection is None else selection.columns)]))
+    reader = LatestReader(client, options, columns, may_end_later)
+    batches = (batch for planned in ranges for batch in reader.read(planned, topics))
+    yield from batches if selection is None else kept(batches, selection.are_kept)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -74,14 +75,27 @@ def test_kept_and_dropped_records_are_all_records_of_the_offsets_that_are_read(
     assert {partition: offsets[partition].start for partition in begins} == begins
 
 
-def read(given: dict[str, str]) -> tuple[list[dict[str, Any]], dict[int, int], dict[int, range]]:
-    """The rows of a batch, in order; by partition what events say of dropped records, and the offsets that it reads."""
+def test_what_a_read_that_ends_early_has_dropped_is_counted(kafka: Any, topic: str) -> None:
+    """As with LIMIT."""
+    given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic}
+    rows, dropped, _ = read({**given, "where": "headers['kind'] = '1'"}, batches=1)
+
+    assert rows and sum(dropped.values()) >= 2 * len(rows)
+
+
+def read(
+    given: dict[str, str], batches: int | None = None
+) -> tuple[list[dict[str, Any]], dict[int, int], dict[int, range]]:
+    """The rows of a batch, or its first record batches, in order; by partition what events say of dropped records, and
+    the offsets that it reads."""
     options, events = SourceOptions.parse(given).for_batch(), Events()
     client = KafkaClient(options.client, EventPublisher([events], planner_origin()))
     planner = OffsetPlanner(client, options)
     ranges = [each for task in planner.tasks(planner.batch_ranges()) for each in task]
     columns = {name: name for name in ("partition", "offset", "timestamp", "value")}
-    found = [row for batch in rows_of(client, options, ranges, columns) for row in batch.to_pylist()]
+    opened = rows_of(client, options, ranges, columns)
+    found = [row for batch in islice(opened, batches) for row in batch.to_pylist()]
+    del opened  # ends it
     client.close()
     rows = sorted(found, key=lambda row: (row["partition"], row["offset"]))
     dropped = {each.partition: each.records for event in events.written for each in event.filtered}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from pyspark_kafka_meta.arrow_arrays import binary_array, data_of, flag_array, n
 from pyspark_kafka_meta.errors import UnsupportedRecordFormatError
 from pyspark_kafka_meta.kafka.records.batches import BatchHeader
 from pyspark_kafka_meta.kafka.records.boundaries import Indexes, expected_ends, find_starts
-from pyspark_kafka_meta.kafka.records.fields import Bytes, Fields, Ints, Locate, Longs, read_varints, require
+from pyspark_kafka_meta.kafka.records.fields import Bytes, Fields, Flags, Ints, Locate, Longs, read_varints, require
 from pyspark_kafka_meta.kafka.records.schema import (
     HEADERS_COLUMN,
     SCHEMA_ID_HEADERS_COLUMN,
@@ -175,6 +175,9 @@ class Rows:
     batch: npt.NDArray[np.intp]
     offset: Longs
     fields: Fields
+
+    def select(self, rows: Flags) -> Rows:
+        return replace(self, batch=self.batch[rows], offset=self.offset[rows], fields=self.fields.select(rows))
 
     def locate(self, row: int) -> str:
         return describe_batch(self.partitions[self.batch[row]], self.headers[self.batch[row]])

@@ -7,7 +7,8 @@ typed columns. A row is kept if each part of an AND is true, so the parts may be
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 
 from pyspark_kafka_meta.arrow_arrays import Flags
 from pyspark_kafka_meta.errors import OptionError
+from pyspark_kafka_meta.kafka.records.decoder import Selection
 from pyspark_kafka_meta.kafka.records.schema import (
     HEADERS_COLUMN,
     RECORD_COLUMNS,
@@ -33,7 +35,7 @@ class RowFilter:
     """The filter of one task.
 
     Attributes:
-        raw_columns: which it needs of fetched records.
+        selection: of fetched records, before they are decoded; None if any may be kept.
         columns: which it needs of converted rows, with those that are returned.
         dropped: records by partition, so far.
     """
@@ -58,33 +60,27 @@ class RowFilter:
                 needs_decoding = not names.isdisjoint(decoded)
                 parts[needs_decoding].append(part)
                 needed[needs_decoding] |= names
-            self._before, self._after = (
+            before, self._after = (
                 bind(condition, And(tuple(each), 0), schema) if each else None for each in parts.values()
             )
         except ValueError as error:
             raise OptionError(f"Option 'where': {error}") from None
-        self.raw_columns = [*PLACE, *sorted(needed[False].difference(PLACE))]
+        raw_columns = [*PLACE, *sorted(needed[False].difference(PLACE))]
+        self.selection = None if before is None else Selection(raw_columns, partial(self._are_kept, before))
         self.columns = list(dict.fromkeys([*returned, *sorted(needed[True]), *(PLACE if parts[True] else ())]))
         self.dropped = Counter[TopicPartition]()
         self._returned = list(returned)
 
-    def before_decoding(self, records: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        """The fetched records that may be kept."""
-        return records if self._before is None else self._kept(records, self._before)
-
     def after_decoding(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The kept rows, with the columns that are returned."""
-        for batch in rows if self._after is None else self._kept(rows, self._after):
+        for batch in rows if self._after is None else kept(rows, partial(self._are_kept, self._after)):
             yield batch.select(self._returned) if self._returned else rows_without_columns(batch.num_rows)
 
-    def _kept(self, batches: Iterable[pa.RecordBatch], mask_of: Mask) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            is_kept = mask_of(batch).fill_null(False)
-            kept = batch.filter(is_kept)
-            if kept.num_rows < batch.num_rows:
-                self._count(batch, ~is_kept.to_numpy(zero_copy_only=False))
-            if kept.num_rows:
-                yield kept
+    def _are_kept(self, mask_of: Mask, batch: pa.RecordBatch) -> Flags:
+        flags: Flags = mask_of(batch).fill_null(False).to_numpy(zero_copy_only=False)
+        if not flags.all():
+            self._count(batch, ~flags)
+        return flags
 
     def _count(self, batch: pa.RecordBatch, is_dropped: Flags) -> None:
         """By runs of rows of a partition, which are few."""
@@ -95,3 +91,11 @@ class RowFilter:
         for start, records in zip(starts.tolist(), dropped.tolist(), strict=True):
             if records:
                 self.dropped[TopicPartition(topics[start].as_py(), int(numbers[start]))] += records
+
+
+def kept(batches: Iterable[pa.RecordBatch], are_kept: Callable[[pa.RecordBatch], Flags]) -> Iterator[pa.RecordBatch]:
+    """Their rows that are kept, without empty batches."""
+    for batch in batches:
+        rows = batch.filter(pa.array(are_kept(batch)))
+        if rows.num_rows:
+            yield rows

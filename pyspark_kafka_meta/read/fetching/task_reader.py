@@ -18,7 +18,7 @@ from pyspark_kafka_meta.errors import CorruptBatchError, KafkaMetaError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.client.leader_requests import Received
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchResponse
-from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
+from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, Selection, decode
 from pyspark_kafka_meta.kafka.records.reusable_buffer import ReusableBuffer
 from pyspark_kafka_meta.model import OffsetRange, RefreshReason, TopicEpoch, TopicPartition
 from pyspark_kafka_meta.options import ReadOptions
@@ -39,12 +39,18 @@ class TaskReader:
     """Turns offset ranges into `pa.RecordBatch`es of a few megabytes at most."""
 
     def __init__(
-        self, client: KafkaClient, options: ReadOptions, columns: Sequence[str], policy: DataLossPolicy | None = None
+        self,
+        client: KafkaClient,
+        options: ReadOptions,
+        columns: Sequence[str],
+        policy: DataLossPolicy | None = None,
+        selection: Selection | None = None,
     ) -> None:
         """`policy` is by default that of `options`."""
         self._client = client
         self._options = options
         self._columns = columns
+        self._selection = selection
         self._cursors: list[PartitionCursor] = []
         self._lost_records = LostRecords(client, policy or DataLossPolicy(options))
         self._stalls = StallDetector(client.throttles, options.poll_timeout_ms)
@@ -121,7 +127,8 @@ class TaskReader:
         """Yields rows per partition up to a corrupt batch; the rest is refetched."""
         while records:
             try:
-                yield from decode(records, self._columns, self._options.max_decompressed_batch_bytes, self._memory)
+                max_bytes = self._options.max_decompressed_batch_bytes
+                yield from decode(records, self._columns, max_bytes, self._memory, self._selection)
                 return
             except CorruptBatchError as error:
                 corrupt = (error.topic, error.partition)

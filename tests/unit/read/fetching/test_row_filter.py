@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.options import SourceOptions
-from pyspark_kafka_meta.read.fetching.row_filter import RowFilter
+from pyspark_kafka_meta.read.fetching.row_filter import RowFilter, kept
 from pyspark_kafka_meta.typed.reading import query_schemas
 from pyspark_kafka_meta.where.syntax import parse_condition
 from tests.partitions import T0, T1
@@ -40,13 +40,15 @@ def filtered(condition: str, *returned: str) -> tuple[RowFilter, list[dict[str, 
             values = VALUES.take(pa.array([[5, 6, 8, 0].index(offset) for offset in place]))
             yield batch.drop_columns("value").append_column("value", values)
 
-    rows = row_filter.after_decoding(decode(iter(row_filter.before_decoding([RECORDS]))))
+    records = iter([RECORDS]) if row_filter.selection is None else kept([RECORDS], row_filter.selection.are_kept)
+    rows = row_filter.after_decoding(decode(records))
     return row_filter, [row for batch in rows for row in batch.to_pylist()], decoded
 
 
 def test_what_needs_no_decoding_is_applied_before_it() -> None:
     row_filter, rows, decoded = filtered("VALUE.ID IS NULL AND offset > 5", "offset")
-    assert (row_filter.raw_columns, row_filter.columns) == (
+    assert row_filter.selection is not None
+    assert (row_filter.selection.columns, row_filter.columns) == (
         ["topic", "partition", "offset"],
         ["offset", "value", "topic", "partition"],
     )
@@ -67,7 +69,8 @@ def test_batches_without_a_kept_row_are_neither_decoded_nor_returned() -> None:
 
 def test_rows_without_columns_are_counted() -> None:
     row_filter = RowFilter(parse_condition("offset > 5"), None, [])
-    (batch,) = row_filter.after_decoding(row_filter.before_decoding([RECORDS]))
+    assert row_filter.selection is not None
+    (batch,) = row_filter.after_decoding(kept([RECORDS], row_filter.selection.are_kept))
     assert (batch.num_rows, batch.num_columns) == (2, 0)
 
 
