@@ -19,6 +19,9 @@ EventRow = Mapping[str, Any]
 """What `Event.to_dict` returns, after JSON."""
 Leader = tuple[int, int]
 """Leader id and leader epoch."""
+DEAD_AFTER_MS = 3_600_000
+"""A cache is taken for dead so long after its last event: the last killed workers of an application have nobody to
+report them. Caches in use refresh every five minutes by default; an idle one is missed by nobody."""
 _NULLABLE = {"topic_id"}
 """Old brokers, and earlier versions of this package, report no topic ids."""
 _ORIGIN = [field.name for field in fields(Origin) if field.name in CacheRow.__dataclass_fields__]
@@ -48,6 +51,16 @@ def ended_caches(events: Collection[EventRow]) -> set[str]:
     """The ids of caches that were closed, or that other caches reported as dead."""
     closed = {event["cache_id"] for event in events if event.get("kind") == EventKind.CLOSED}
     return closed.union(*(event.get("died_cache_ids") or () for event in events))
+
+
+def silent_caches(last_ms: Mapping[str, int]) -> set[str]:
+    """The caches that were dead, by `DEAD_AFTER_MS`, at the last event of all.
+
+    Args:
+        last_ms: the time of each cache's last event, by id.
+    """
+    dead_ms = max(last_ms.values(), default=0) - DEAD_AFTER_MS
+    return {cache_id for cache_id, time_ms in last_ms.items() if time_ms <= dead_ms}
 
 
 def valid_members(event: EventRow, name: str) -> list[Mapping[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median_low
@@ -24,6 +24,7 @@ from pyspark_kafka_meta.tables.caches_from_events import (
     has_news,
     leaders_in,
     runs,
+    silent_caches,
 )
 from pyspark_kafka_meta.tables.known_leaders import Partitions
 from pyspark_kafka_meta.tables.rows import LeaderChangeRow
@@ -100,10 +101,10 @@ class _Cache:
 
 def leader_change_rows(events: Iterable[EventRow]) -> list[LeaderChangeRow]:
     """The changes of all caches, in the order in which the first cache knew. Events of a cache come in their order,
-    perhaps repeatedly: an event that comes after a later one is ignored."""
+    perhaps repeatedly: an event that comes after a later one is ignored. One without news shows its cache alive."""
     changes: dict[tuple[Any, ...], Learned] = defaultdict(Learned)  # by the fields of `Log` and `Change`
-    partitions, caches, ended = Partitions(), dict[str, _Cache](), set[str]()
-    for run in runs(filter(has_news, events)):
+    partitions, caches, ended, last_ms = Partitions(), dict[str, _Cache](), set[str](), dict[str, int]()
+    for run in runs(_with_news(events, last_ms)):
         ended |= ended_caches(run)
         cache_id = run[0]["cache_id"]
         cache = caches.setdefault(cache_id, _Cache(cache_id, len(caches), CacheContents(partitions)))
@@ -119,6 +120,7 @@ def leader_change_rows(events: Iterable[EventRow]) -> list[LeaderChangeRow]:
                     learned.first = seen
                 if before is not None:
                     learned.add(before, seen.time_ms, cache.number, event)
+    ended |= silent_caches(last_ms)
     living = [cache for cache_id, cache in sorted(caches.items()) if cache_id not in ended]
     moved = {Change(Log(*key[:4]), *key[4:]): each for key, each in changes.items() if each.times_ms}
     known = {
@@ -127,6 +129,15 @@ def leader_change_rows(events: Iterable[EventRow]) -> list[LeaderChangeRow]:
     }
     rows = [_row(change, each, known[change.log]) for change, each in moved.items()]
     return sorted(rows, key=lambda row: (row.first_seen, row.topic, row.partition, row.leader_epoch))
+
+
+def _with_news(events: Iterable[EventRow], last_ms: dict[str, int]) -> Iterator[EventRow]:
+    """The events with news. Notes the time of the last event of each cache."""
+    for event in events:
+        cache_id, time_ms = event["cache_id"], event["time_ms"]
+        last_ms[cache_id] = max(time_ms, last_ms.get(cache_id, 0))
+        if has_news(event):
+            yield event
 
 
 def _row(change: Change, learned: Learned, known: Sequence[tuple[int, str]]) -> LeaderChangeRow:

@@ -96,7 +96,8 @@ class LeaderChangeRow:
         longest_recovery_ms: the longest of the problems that this change ended in a cache, for as long as which records
             were late; null if no request of any cache had failed.
         retries: failed requests and retriable errors of partitions in these caches since the events before.
-        stale_caches: how many caches that have not ended know an earlier epoch alone.
+        stale_caches: how many caches know an earlier epoch alone, of those that have neither ended nor been silent for
+            an hour at the time of the last event.
         stale_cache_ids: the first ten of them.
     """
 

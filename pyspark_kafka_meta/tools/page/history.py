@@ -19,6 +19,7 @@ from pyspark_kafka_meta.events.event import EventKind, Outcome
 from pyspark_kafka_meta.model import TopicPartition, is_other_topic
 from pyspark_kafka_meta.names_and_numbers import INT64_MAX
 from pyspark_kafka_meta.tables.caches_from_events import (
+    DEAD_AFTER_MS,
     NEWS,
     CacheContents,
     EventRow,
@@ -36,9 +37,6 @@ from pyspark_kafka_meta.tools.incidents import Incident, find_incidents
 
 GOING_ON = INT64_MAX
 """The end of what has not ended."""
-DEAD_AFTER_MS = 3_600_000
-"""A cache is taken for dead so long after its last event: the last killed workers of an application have nobody to
-report them. Caches in use refresh every five minutes by default; an idle one is missed by nobody."""
 _REMOVING = ("topics_removed", "topics_recreated", "partitions_removed")
 _KEPT = ("cache_id", "sequence", "time_ms", "cluster_id", "kind", "reason", "recovery_ms", "retries", *NEWS)
 
@@ -150,7 +148,8 @@ def past_of(place: str, events: Iterable[EventRow], since_ms: int = 0) -> Past:
         by_cluster[cache.cluster_id or alone].append(cache)
     news = [event for cache in caches.values() for *_, event in cache.steps()]
     ended = ended_caches(news)
-    found = find_incidents(leader_change_rows(news))
+    lived = [{"cache_id": cache.cache_id, "sequence": 0, "time_ms": cache.last_ms} for cache in caches.values()]
+    found = find_incidents(leader_change_rows([*news, *lived]))
     return Past(
         place,
         {cluster_id: _history(of_cluster, ended) for cluster_id, of_cluster in by_cluster.items()},

@@ -16,6 +16,7 @@ import pytest
 from pyspark_kafka_meta.events.event import EventKind
 from pyspark_kafka_meta.kafka.metadata.snapshot import PartitionLearned, SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.tables.caches_from_events import DEAD_AFTER_MS
 from pyspark_kafka_meta.tables.leader_changes import leader_change_rows
 from pyspark_kafka_meta.tables.rows import LeaderChangeRow
 from tests.budget import cases
@@ -96,6 +97,17 @@ def test_ended_caches_are_not_stale(ended: bool) -> None:
     known.moves(3_000, (4, 1), (5, 2), died_cache_ids=() if ended else ("gone",))
 
     assert [row.stale_caches for row in rows(known, gone)] == [0]
+
+
+def test_a_cache_without_events_for_an_hour_is_not_stale_but_one_without_news_is() -> None:
+    known, killed, idle = Cache("known"), Cache("killed"), Cache("idle")
+    for cache in (known, killed, idle):
+        cache.learns(1_000, 4, 1)
+    known.moves(3_000, (4, 1), (5, 2))
+    assert [row.stale_cache_ids for row in rows(known, killed, idle)] == [("idle", "killed")]
+
+    idle.event(1_000 + DEAD_AFTER_MS)
+    assert [row.stale_cache_ids for row in rows(known, killed, idle)] == [("idle",)]
 
 
 def test_logs_of_other_topics_ids_and_clusters_are_told_apart() -> None:

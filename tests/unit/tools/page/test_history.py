@@ -12,7 +12,8 @@ import pytest
 from pyspark_kafka_meta.events.event import Outcome
 from pyspark_kafka_meta.kafka.metadata.snapshot import PartitionLearned, SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.tools.page.history import DEAD_AFTER_MS, GOING_ON, History, Past, during, past_of
+from pyspark_kafka_meta.tables.caches_from_events import DEAD_AFTER_MS
+from pyspark_kafka_meta.tools.page.history import GOING_ON, History, Past, during, past_of
 from tests.budget import cases
 from tests.partitions import T0
 from tests.unit.cache_events import IDS, Cache
