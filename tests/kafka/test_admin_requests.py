@@ -75,9 +75,7 @@ def test_offsets_are_committed_but_for_a_topic_that_does_not_exist(client: Kafka
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_group_with_members_is_read_but_not_overwritten(
-    client: KafkaClient, kafka: Cluster, topic: str, group: str, protocol: str
-) -> None:
+def test_group_with_members_is_kept(client: KafkaClient, kafka: Cluster, topic: str, group: str, protocol: str) -> None:
     if protocol == "consumer" and not offers(client, CONSUMER_GROUP_HEARTBEAT):
         pytest.skip("these brokers have no groups of KIP-848")
     partition = TopicPartition(topic, 0)
@@ -110,9 +108,7 @@ def overwritten(client: KafkaClient, group: str, partition: TopicPartition) -> b
     return False
 
 
-def test_topic_is_created_as_described_and_stays_as_it_is(
-    client: KafkaClient, admin: ClusterAdmin, kafka: Cluster
-) -> None:
+def test_topic_is_created_once_as_described(client: KafkaClient, admin: ClusterAdmin, kafka: Cluster) -> None:
     name = f"made-{uuid.uuid4().hex}"
     admin.create_topic(name, 1, 2, {"cleanup.policy": "compact", "segment.bytes": "1048576"})
     poll_until(lambda: all_brokers_know(kafka.bootstrap_servers, name, partitions=1))
@@ -130,9 +126,7 @@ def test_topic_that_cannot_be_created_is_an_error_with_the_brokers_words(admin: 
         admin.create_topic(f"made-{uuid.uuid4().hex}", 1, 99, {})
 
 
-def test_configuration_of_a_topic_that_is_not_there_is_empty(
-    client: KafkaClient, admin: ClusterAdmin, topic: str
-) -> None:
+def test_configuration_of_a_missing_topic_is_empty(client: KafkaClient, admin: ClusterAdmin, topic: str) -> None:
     missing = f"missing-{uuid.uuid4().hex}"
 
     assert admin.topic_config(missing) == {}

@@ -52,9 +52,7 @@ def finalize(cluster: LocalKafka, sink: Sink, version: TransactionVersion) -> No
     poll_until(lambda: coordinators.transaction_version(clock() + 30) is version)
 
 
-def test_transaction_version_goes_down_and_up_under_a_running_query(
-    lone_kafka: LocalKafka, open_sink: Callable[..., Sink]
-) -> None:
+def test_transaction_version_changes_under_a_query(lone_kafka: LocalKafka, open_sink: Callable[..., Sink]) -> None:
     """Between the tasks and the commit of a batch, and between its decision and its recovery, also with copies."""
     sink = open_sink("versions")
     planner, committer = sink.committer(), sink.committer()

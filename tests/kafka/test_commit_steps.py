@@ -277,9 +277,7 @@ def test_decisions_topic_with_several_partitions_is_refused(sink: Sink, make_top
         sink.committer(decisionsTopic=make_topic(partitions=1, config=small)).plan()
 
 
-def test_transactions_have_the_longest_timeout_that_the_brokers_allow(
-    sink: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_transactions_have_the_longest_timeout_allowed(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark_kafka_meta.write.exactly_once.batch_committer.DEFAULT_MAX_TIMEOUT_MS", 1)
     default = sink.committer()
     assert (default.plan().timeout_ms, default.step_runner().timeout_ms) == (900_000, 900_000)

@@ -188,9 +188,7 @@ def kafka() -> Iterator[CutOffKafka]:
 
 
 @pytest.mark.parametrize("number", range(CUTS))
-def test_a_leader_that_does_not_know_that_it_was_replaced_hides_no_record(
-    kafka: CutOffKafka, tmp_path: Path, number: int
-) -> None:
+def test_a_leader_unaware_of_its_successor_hides_no_record(kafka: CutOffKafka, tmp_path: Path, number: int) -> None:
     played = Round.prepare(kafka, kafka.broker_ids[number % len(kafka.broker_ids)], tmp_path)
     times = played.play()
     seconds = {name: round(time_s, 1) for name, time_s in times.items()}

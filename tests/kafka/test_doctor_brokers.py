@@ -74,9 +74,7 @@ def run(
     return result.exit_code, {name: row for name, row in checks.items() if row["verdict"] != "ok"}
 
 
-def test_only_the_address_that_is_advertised_in_vain_is_wrong_for_who_may_read(
-    kafka: LocalKafka, tmp_path: Path
-) -> None:
+def test_only_the_address_advertised_in_vain_is_wrong_for_who_may_read(kafka: LocalKafka, tmp_path: Path) -> None:
     code, wrong = run(kafka, tmp_path, "alice")
     assert (code, list(wrong)) == (1, [f"broker {WRONG_ADDRESS}"])
     assert "Connection refused" in wrong[f"broker {WRONG_ADDRESS}"]["what"]

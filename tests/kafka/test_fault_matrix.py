@@ -169,9 +169,7 @@ def test_r13_without_its_only_replica_a_batch_fails_in_time_or_waits_for_it(
     scene.assert_invariants(batch_deadline_s=60)  # a batch waits for the broker that starts
 
 
-def test_coordinator_of_transactions_that_dies_is_replaced(
-    breakable_kafka: LocalKafka, partition: TopicPartition
-) -> None:
+def test_coordinator_that_dies_is_replaced(breakable_kafka: LocalKafka, partition: TopicPartition) -> None:
     with closing(new_client(breakable_kafka.bootstrap_servers)) as client:
         begun = {
             version: opened(client, partition, version, *(f"{partition.topic}/{version}/{n}" for n in range(12)))
@@ -205,9 +203,7 @@ def known_brokers(servers: str) -> set[int]:
         return set(client.cache.snapshot.brokers)
 
 
-def test_a_controller_among_the_bootstrap_servers_is_passed_over_and_alone_is_named_at_once(
-    breakable_kafka: LocalKafka,
-) -> None:
+def test_a_controller_as_bootstrap_server_is_passed_over_and_alone_is_named(breakable_kafka: LocalKafka) -> None:
     controller = f"{HOST}:{breakable_kafka._layout.controller_port}"
     for _ in range(STARTS):
         known = known_brokers(f"{controller},{breakable_kafka.bootstrap_servers}")

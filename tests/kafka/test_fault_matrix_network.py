@@ -115,9 +115,7 @@ def refreshes(scene: Scene) -> int:
     return sum(client.cache.snapshot.generation for client in clients)
 
 
-def test_r14_a_slow_network_is_read_through(
-    proxied: ProxiedKafka, stage: Callable[[], AbstractContextManager[Scene]]
-) -> None:
+def test_r14_a_slow_network_is_read(proxied: ProxiedKafka, stage: Callable[[], AbstractContextManager[Scene]]) -> None:
     with stage() as scene:
         for proxy in proxied.proxies.values():
             proxy.network = Network.SLOW

@@ -97,9 +97,7 @@ def outcomes(results: list[ProducedPartition]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_leader_accepts_each_batch_of_a_producer_once_and_in_order(
-    producing: Callable[..., Producing], case: tuple[Sent, ...]
-) -> None:
+def test_leader_accepts_each_batch_once_in_order(producing: Callable[..., Producing], case: tuple[Sent, ...]) -> None:
     to = producing()
     producer_id = to.producer_id()
     results = [to.produce(to.topic_id, sent.batch(producer_id))[0] for sent in case]

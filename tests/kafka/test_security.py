@@ -72,9 +72,7 @@ def test_every_way_in_reads_produces_and_commits(secured: SecuredKafka, tmp_path
 
 
 @by_each_protocol
-def test_the_command_line_takes_its_secrets_out_of_a_file_of_kafkas_tools(
-    secured: SecuredKafka, tmp_path: Path
-) -> None:
+def test_the_command_line_takes_secrets_out_of_a_file_of_kafkas_tools(secured: SecuredKafka, tmp_path: Path) -> None:
     config = tmp_path / "client.properties"
     escaped = {name: text.replace("\\", "\\\\").replace("\n", "\\n") for name, text in secured.options().items()}
     config.write_text("".join(f"{name.removeprefix('kafka.')}={text}\n" for name, text in escaped.items()))
@@ -160,9 +158,7 @@ def test_r16_a_tls_failure_says_which(secured: SecuredKafka, fails: Callable[...
 
 
 @pytest.mark.parametrize("secured", TLS, indirect=True)
-def test_r16_pem_files_get_in_once_they_are_the_right_ones(
-    secured: SecuredKafka, fails: Callable[..., None], tmp_path: Path
-) -> None:
+def test_r16_only_the_right_pem_files_get_in(secured: SecuredKafka, fails: Callable[..., None], tmp_path: Path) -> None:
     files = {"truststore.certificates": "truststore.location", "keystore.key": "keystore.location"}
     own = secured.options()
     chain = own.pop("kafka.ssl.keystore.certificate.chain", "")
@@ -219,18 +215,14 @@ def test_r17_a_refused_login_is_tried_a_few_times_at_most(secured: SecuredKafka,
 
 
 @pytest.mark.parametrize("secured", thorough_after(1, reversed(MECHANISMS)), indirect=True)
-def test_r18_who_lacks_a_right_is_told_the_topic_and_the_operation(
-    secured: SecuredKafka, fails: Callable[..., None]
-) -> None:
+def test_r18_who_lacks_a_right_is_told_topic_and_operation(secured: SecuredKafka, fails: Callable[..., None]) -> None:
     for user, operation in (("mallory", "DESCRIBE"), ("dora", "READ")):
         sentence = f"no ACL allows this user {operation} on topic {TOPIC}"
         fails(user, Failure(secured.options(user), secured.servers, AuthorizationError, sentence))
 
 
 @pytest.mark.parametrize("secured", thorough_after(1, reversed(MECHANISMS)), indirect=True)
-def test_r18_a_right_that_is_taken_away_ends_a_running_stream(
-    secured: SecuredKafka, connections: list[Any], tmp_path: Path
-) -> None:
+def test_r18_a_right_taken_away_ends_a_stream(secured: SecuredKafka, connections: list[Any], tmp_path: Path) -> None:
     for user, continue_with, operation in (("erin", run_batches, "(DESCRIBE|READ)"), ("frank", read_planned, "READ")):
         secured.allow(user, AclOperation.READ, TOPIC)
         stream = Stream(secured.servers, [TOPIC], tmp_path / user, **secured.options(user))

@@ -123,9 +123,7 @@ def is_over(described: Any) -> bool:
     return described.state == "CompleteCommit" and described.started_ms is not None and not described.partitions
 
 
-def test_id_without_a_transaction_is_described_and_an_unknown_id_is_left_out(
-    client: KafkaClient, partition: TopicPartition
-) -> None:
+def test_id_without_a_transaction_is_described_an_unknown_not(client: KafkaClient, partition: TopicPartition) -> None:
     transactional_id = f"{partition.topic}/0/0"
     producer = client.coordinators.fence([transactional_id], TIMEOUT_MS, soon(client))[transactional_id]
     (described,) = client.coordinators.describe_transactions([transactional_id, "nobody's"], soon(client))
@@ -135,9 +133,7 @@ def test_id_without_a_transaction_is_described_and_an_unknown_id_is_left_out(
 
 
 @pytest.mark.parametrize("version", [V1, V2])
-def test_another_attempt_fences_the_producer(
-    client: KafkaClient, partition: TopicPartition, version: TransactionVersion
-) -> None:
+def test_another_attempt_fences_it(client: KafkaClient, partition: TopicPartition, version: TransactionVersion) -> None:
     transactional_id = f"{partition.topic}/0/0"
     producer = opened(client, partition, version, transactional_id)[transactional_id]
     next_producer = client.coordinators.fence([transactional_id], TIMEOUT_MS, soon(client))[transactional_id]
@@ -154,9 +150,7 @@ def test_timeout_above_the_limit_of_the_brokers_is_refused(client: KafkaClient, 
         client.coordinators.fence([f"{partition.topic}/0/0"], 16 * 60_000, soon(client))
 
 
-def test_records_of_the_first_version_need_their_partition_in_the_transaction(
-    client: KafkaClient, partition: TopicPartition
-) -> None:
+def test_records_of_version_1_need_their_partition_added(client: KafkaClient, partition: TopicPartition) -> None:
     transactional_id = f"{partition.topic}/0/0"
     producer = client.coordinators.fence([transactional_id], TIMEOUT_MS, soon(client))[transactional_id]
 

@@ -120,9 +120,7 @@ def test_bad_network_to_one_leader_costs_time_only(proxied: Worker, network: Net
 
 
 @pytest.mark.slow
-def test_batches_whose_responses_are_lost_are_recognised_by_the_broker(
-    proxied: Worker, wait_for: Callable[..., Any]
-) -> None:
+def test_batches_with_lost_responses_are_recognised(proxied: Worker, wait_for: Callable[..., Any]) -> None:
     with proxied.attempt() as attempt:
         for _ in range(2):
             attempt.write_on()
@@ -156,9 +154,7 @@ LARGER_THAN_BROKERS_ALLOW = {
 
 
 @pytest.mark.slow
-def test_recreated_topic_ends_the_attempt_and_the_next_attempt_writes_all_to_the_new_topic(
-    kafka: Cluster, open_worker: OpenWorker
-) -> None:
+def test_recreated_topic_ends_the_attempt_and_the_next_one_writes_all(kafka: Cluster, open_worker: OpenWorker) -> None:
     worker = open_worker()
     with worker.attempt() as attempt:
         attempt.write_on()

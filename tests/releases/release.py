@@ -27,11 +27,11 @@ from tests.kafka.test_admin_requests import (
     admin,
     client,
     group,
-    test_configuration_of_a_topic_that_is_not_there_is_empty,
-    test_group_with_members_is_read_but_not_overwritten,
+    test_configuration_of_a_missing_topic_is_empty,
+    test_group_with_members_is_kept,
     test_limit_of_transactions_is_that_of_the_brokers,
     test_offsets_of_a_group_are_those_that_a_consumer_reads_and_commits,
-    test_topic_is_created_as_described_and_stays_as_it_is,
+    test_topic_is_created_once_as_described,
     test_topic_that_cannot_be_created_is_an_error_with_the_brokers_words,
 )
 from tests.kafka.test_commit_steps import PARTITIONS, Sink, decide_alone, micro_batch, rows

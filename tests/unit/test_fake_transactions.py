@@ -67,9 +67,7 @@ def test_open_transaction_holds_back_readers_of_committed_records(scene: Scene, 
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_end_writes_a_marker_and_readers_learn_what_was_aborted(
-    scene: Scene, client: KafkaClient, committed: bool
-) -> None:
+def test_end_writes_a_marker_that_tells_what_was_aborted(scene: Scene, client: KafkaClient, committed: bool) -> None:
     producer = begun(scene, client)
     produced(client, producer)
     end(scene, client, producer, committed)

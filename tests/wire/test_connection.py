@@ -156,9 +156,7 @@ def test_an_address_family_that_the_host_lacks_is_passed_over(monkeypatch: pytes
         ),
     ],
 )
-def test_a_misbehaving_peer_ends_in_a_typed_error_at_once(
-    behave: object, error: type[KafkaMetaError], text: str
-) -> None:
+def test_a_misbehaving_peer_ends_in_an_error_at_once(behave: object, error: type[KafkaMetaError], text: str) -> None:
     started = time.monotonic()
     with scripted_broker(behave) as address, pytest.raises(error, match=text):
         ask(address)

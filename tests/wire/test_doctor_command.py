@@ -235,9 +235,7 @@ def test_an_http_server_is_named(command: str) -> None:
     assert f"{address} speaks HTTP, not the Kafka protocol: check the host and port" in result.output
 
 
-def test_a_topic_that_can_be_written_is_told_with_the_options_of_its_producer(
-    mock_cluster: MockCluster, tmp_path: Path
-) -> None:
+def test_writable_topic_is_told_with_the_options_of_its_producer(mock_cluster: MockCluster, tmp_path: Path) -> None:
     mock_cluster.create_topic("clicks", partitions=2)
     for partition in range(2):
         mock_cluster.move_leader("clicks", partition, partition + 1)

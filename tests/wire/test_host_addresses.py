@@ -130,9 +130,7 @@ def test_request_to_an_advertised_name_fails_once_and_then_goes_to_the_second_ad
     assert len(accepted) == 1
 
 
-def test_only_the_first_connection_waits_for_an_address_that_loses_packets(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_first_connection_waits_for_a_lossy_address(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = replace(ConnectionSettings.of(options(port)), connect_timeout_ms=2_000)
     tried, connect = list[str](), socket.socket.connect
 

@@ -101,9 +101,7 @@ def test_response_that_nobody_waits_for_is_not_taken_for_the_next(cluster: Clust
     assert cluster.offsets(1, OffsetQuery(T0, LATEST_TIMESTAMP))[T0].offset == 2
 
 
-def test_process_that_may_open_no_more_is_a_failure_of_the_request_alone(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_process_that_may_open_no_more_fails_that_request(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     request = OffsetsRequest((OffsetQuery(T1, LATEST_TIMESTAMP),), False)
     with monkeypatch.context() as patched:
         patched.setattr(socket, "socketpair", lambda: (_ for _ in ()).throw(OSError(24, "Too many open files")))
@@ -393,9 +391,7 @@ def test_the_first_response_is_given_first(network: KafkaNetwork) -> None:
     assert network.fetch.receive([1, 2], within(LATER_S)) is None, "none is under way"
 
 
-def test_slow_connection_leaves_the_response_as_much_time_again(
-    network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_connection_leaves_the_response_its_time(network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
     monotonic, passed_s = time.monotonic, 0.0
     has_request, may_respond = threading.Event(), threading.Event()
 
@@ -498,9 +494,7 @@ def test_broker_that_falls_silent_in_a_response_is_left_long_before_the_time_out
     assert took_s < LATER_S / 2
 
 
-def test_broker_that_hangs_up_and_falls_silent_is_not_asked_for_long_why(
-    network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broker_that_falls_silent_is_not_asked_why_long(network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_diagnosis, "PROBE_S", SOON_S)
     connections = []
 

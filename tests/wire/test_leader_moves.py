@@ -173,9 +173,7 @@ def test_broker_that_is_late_with_metadata_delays_no_partition_whose_leader_a_hi
     assert (refreshed.broker_id, refreshed.cause.reason) == (3, RefreshReason.LEADER_HINT)
 
 
-def test_broker_that_is_late_with_metadata_delays_no_response_about_offsets(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broker_late_with_metadata_delays_no_offsets(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader_requests, "OVERDUE_MS", 50)
     assert worker.read() == [0, 1, 2]
     ask_next(worker, 3)

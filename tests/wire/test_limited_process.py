@@ -95,9 +95,7 @@ VALUE_BYTES = 300_000
 RESPONSES = 6
 
 
-def test_responses_of_one_read_take_turns_in_the_same_memory(
-    mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_responses_of_one_read_share_memory(mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     mock_cluster.create_topic("t")
     producer = Producer({"bootstrap.servers": mock_cluster.bootstrap_servers, "linger.ms": 0})
     for _ in range(RESPONSES):

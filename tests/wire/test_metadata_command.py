@@ -54,9 +54,7 @@ def leaders(text: str) -> list[int]:
 
 
 @pytest.mark.parametrize(("arguments", "env"), [((), {}), (("--json",), TABLES)], ids=["in a pipe", "in a terminal"])
-def test_json_is_the_response_and_who_gave_it(
-    arguments: tuple[str, ...], env: dict[str, str], cluster: MockCluster
-) -> None:
+def test_json_is_the_response_of_whom(arguments: tuple[str, ...], env: dict[str, str], cluster: MockCluster) -> None:
     document = json.loads(run(cluster, *arguments, env=env).stdout)
 
     assert document["answered_by"] == cluster.bootstrap_servers.split(",")[0]
@@ -110,9 +108,7 @@ def test_a_watch_goes_on_while_no_broker_responds(cluster: MockCluster, monkeypa
 
 
 @pytest.mark.parametrize("terminal", TERMINALS)
-def test_a_refused_login_ends_a_watch(
-    terminal: dict[str, str], cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_login_ends_it(terminal: dict[str, str], cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> NoReturn:
         raise AuthenticationError("b:9 refused the login")
 
@@ -133,9 +129,7 @@ def test_a_watch_ends_as_its_last_look(
     assert run(cluster, "--watch", "1", "--count", looks, env=terminal).exit_code == code
 
 
-def test_in_a_terminal_the_last_look_stands_where_the_first_was(
-    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_a_terminal_the_last_look_replaces_others(cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     between_looks(monkeypatch, lambda: cluster.broker_down(-1), lambda: cluster.broker_up(-1))
     text = run(cluster, "--watch", "1", "--count", "3", env={"FORCE_COLOR": "1", "TERM": "xterm"}).stdout
     drawn = re.split(r"\r\x1b\[2K(?:\x1b\[1A\x1b\[2K)*", text)

@@ -95,9 +95,7 @@ def commit(checkpoint: Path) -> Path:
     return checkpoint
 
 
-def test_equal_offsets_are_proved_and_written_without_the_first_cluster(
-    clusters: Clusters, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_equal_offsets_are_written_without_the_first_one(clusters: Clusters, checkpoint: Path, tmp_path: Path) -> None:
     first = ["--bootstrap-servers", clusters.first.bootstrap_servers]
     shown = move(checkpoint, clusters.other, *first)
     assert rows(shown) == [
@@ -121,9 +119,7 @@ def test_equal_offsets_are_proved_and_written_without_the_first_cluster(
     assert sorted(file.name for file in (checkpoint / "offsets").iterdir()) == ["7", "8", "9"]
 
 
-def test_offset_syncs_lead_to_exact_offsets_of_another_topic(
-    clusters: Clusters, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_offset_syncs_lead_to_exact_offsets_elsewhere(clusters: Clusters, checkpoint: Path, tmp_path: Path) -> None:
     """The nearest syncs are at 11, so that MirrorMaker's translation would be 14 for both."""
     by = ["--by", "offset-syncs", "--offset-syncs-topic", SYNCS, "--topic", "*=mm.*"]
     arguments = ["--bootstrap-servers", clusters.first.bootstrap_servers, *by, "--write", str(tmp_path / "new")]
@@ -139,9 +135,7 @@ def test_offset_syncs_lead_to_exact_offsets_of_another_topic(
 
 
 @pytest.mark.parametrize(("finished", "next_offset"), [(True, 25), (False, 5)])
-def test_a_checkpoint_of_sparks_own_source_moves_too(
-    clusters: Clusters, tmp_path: Path, finished: bool, next_offset: int
-) -> None:
+def test_checkpoint_of_spark_moves_too(clusters: Clusters, tmp_path: Path, finished: bool, next_offset: int) -> None:
     """Of a partition that the planned micro-batch began, the log's start is where it begins."""
     lines = {
         8: f'v1\n{SETTINGS}\n{{"logOffset":4}}\n{{"t":{{"0":5}}}}',
@@ -225,9 +219,7 @@ def test_a_topic_that_the_query_has_not_read_is_refused(clusters: Clusters, tmp_
     assert "topic t in the first cluster is not the one that the query has read" in done.stderr
 
 
-def test_without_the_first_cluster_offsets_are_kept_only_if_told(
-    clusters: Clusters, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_without_the_first_offsets_are_kept_if_told(clusters: Clusters, checkpoint: Path, tmp_path: Path) -> None:
     refused = move(checkpoint, clusters.other, "--write", str(tmp_path / "new"))
     assert [row[5] for row in rows(refused)] == ["unknown"] * 4
     assert "not compared: before it offset 19 (timestamp 1700000000019" in refused.stderr

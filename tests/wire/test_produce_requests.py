@@ -265,9 +265,7 @@ def test_time_that_the_caller_is_away_with_bytes_unsent_is_no_timeout(
         assert offsets(network, 2) == [1, 2]
 
 
-def test_broker_that_reads_nothing_times_out_once_the_caller_waits(
-    network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broker_that_reads_nothing_times_out_a_waiter(network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
     monotonic, away_s = time.monotonic, 0.0
     with scripted_broker(acknowledge_one_and_stop_reading) as address:
         monkeypatch.setattr(time, "monotonic", lambda: monotonic() + away_s)
@@ -340,9 +338,7 @@ def test_latency_counts_from_the_last_byte_sent(network: KafkaNetwork, monkeypat
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux closes a connection whose peer has a full buffer")
-def test_full_buffer_does_not_close_the_connection_as_a_dead_host_does(
-    network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_buffer_does_not_close_as_a_dead_host(network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that waits for its followers reads no further requests of the connection."""
     monkeypatch.setitem(sockets.TCP_OPTIONS, socket.TCP_USER_TIMEOUT, 200)
     may_read = threading.Event()
@@ -434,9 +430,7 @@ def test_session_is_renewed_only_when_nothing_is_in_flight_and_a_refusal_is_one_
     assert was_silent == [True], "the second request waits for the login, which waits for the first response"
 
 
-def test_broker_that_moved_fails_its_requests_in_flight_and_then_serves_at_its_new_address(
-    network: KafkaNetwork,
-) -> None:
+def test_broker_that_moved_fails_its_requests_and_serves_at_its_new_address(network: KafkaNetwork) -> None:
     with scripted_broker(send_versions) as old, scripted_broker(acknowledge) as new:
         send(network, old, records(0))
         send(network, new, records(1))
@@ -446,9 +440,7 @@ def test_broker_that_moved_fails_its_requests_in_flight_and_then_serves_at_its_n
         assert offsets(network, 1) == [3]
 
 
-def test_requests_whose_sender_was_cancelled_are_dropped(
-    network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_of_a_cancelled_sender_are_dropped(network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
     def cancel(*_: object) -> None:
         raise KeyboardInterrupt
 

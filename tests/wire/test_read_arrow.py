@@ -187,9 +187,7 @@ def test_an_error_of_a_broker_keeps_its_type(
     assert open_clients == []
 
 
-def test_ctrl_c_ends_a_read(
-    kafka: dict[str, str], open_clients: list[KafkaClient], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_ends(kafka: dict[str, str], open_clients: list[KafkaClient], monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 

@@ -78,9 +78,7 @@ def test_it_goes_back_until_there_are_as_many_rows(
     assert len(values(run("--last", "200"))) == 100
 
 
-def test_a_condition_that_excludes_the_newest_offsets_goes_back(
-    produce: Callable[..., None], run: Callable[..., Any]
-) -> None:
+def test_condition_against_the_newest_offsets_goes_back(produce: Callable[..., None], run: Callable[..., Any]) -> None:
     produce(*map(str, range(300)))
 
     assert values(run("--last", "3", "--option", "where=offset < 10")) == ["17", "18", "19"]
@@ -113,9 +111,7 @@ def test_nan_is_a_text_in_json(produce: Callable[..., None], run: Callable[..., 
     assert [row["value"]["x"] for row in shown] == ["NaN", "-Infinity"]
 
 
-def test_a_row_has_text_where_bytes_are_text_and_else_base64(
-    produce: Callable[..., None], run: Callable[..., Any]
-) -> None:
+def test_row_has_text_where_bytes_are_text_else_base64(produce: Callable[..., None], run: Callable[..., Any]) -> None:
     produce("\x1bä", b"\xff", None, b"", key="k-1", headers=[("h", b"\xff"), ("h", None)])
     rows = rows_of(run())
 
@@ -167,9 +163,7 @@ def test_follow_goes_on_until_ctrl_c(
     assert values(run("--follow", *arguments)) == [*first, "c", "d"]
 
 
-def test_ctrl_c_ends_a_read_early(
-    produce: Callable[..., None], run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_ends_it(produce: Callable[..., None], run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 

@@ -180,9 +180,7 @@ def test_both_sides_show_certificates(form: str, stores: Callable[[str], dict[st
 
 
 @pytest.mark.parametrize("file", ["authority.pem", "alice.pem"])
-def test_files_that_are_just_being_renewed_do_not_end_a_query(
-    file: str, stores: Callable[[str], dict[str, str]], tmp_path: Path
-) -> None:
+def test_files_being_renewed_end_no_query(file: str, stores: Callable[[str], dict[str, str]], tmp_path: Path) -> None:
     with scripted_broker(over_tls(BROKER, serve_metadata, AUTHORITY.certificate)) as address:
         ask(address, stores("PEM files"))
         half = (tmp_path / file).read_text()
@@ -499,9 +497,7 @@ def test_a_login_inside_tls() -> None:
 
 
 @pytest.mark.parametrize(("share", "logins"), [(0.0, 3), (1.0, 1)])
-def test_a_session_is_renewed_before_it_ends_on_the_same_connection(
-    share: float, logins: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_is_renewed_before_it_ends(share: float, logins: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "LOGIN_AGAIN_AT", (share, share))
     received: list[bytes] = []
 
@@ -519,9 +515,7 @@ def test_a_session_is_renewed_before_it_ends_on_the_same_connection(
     assert len(received) == logins
 
 
-def test_a_fetch_whose_renewed_login_is_refused_is_not_tried_over_another_connection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_fetch_whose_renewed_login_is_refused_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "LOGIN_AGAIN_AT", (0.0, 0.0))
     connections: list[socket.socket] = []
     none = FetchMessage(throttle_time=milliseconds(0), error_code=ErrorCode.none, session_id=i32(0), responses=())
@@ -700,9 +694,7 @@ def test_what_a_broker_repeats_of_a_login_is_told_without_it(
     assert secret not in caplog.text
 
 
-def test_no_failure_shows_a_secret_anywhere(
-    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_failure_shows_any_secret(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
     """Not even if the broker repeats the login."""
     caplog.set_level(logging.DEBUG)
     texts = []

@@ -236,9 +236,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.usefixtures("aws")
-def test_tokens_for_msk_are_signed_for_the_region_of_the_broker(
-    host: str, region: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_tokens_for_msk_are_signed_for_its_region(host: str, region: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     security = parse(**{"kafka.sasl.mechanism": "AWS_MSK_IAM"})
     token = bearer_token(security, host, time.monotonic() + 30)
@@ -318,9 +316,7 @@ def test_kerberos_asks_for_no_security_layer(kerberos: SecurityOptions) -> None:
     ("responses", "text"),
     [([b"unknown"], "no ticket for kafka@broker"), ([b"second", b"\x06\0\0\0"], "requires a GSSAPI security layer")],
 )
-def test_kerberos_failures_are_authentication_errors(
-    kerberos: SecurityOptions, responses: list[bytes], text: str
-) -> None:
+def test_kerberos_failures_are_typed_errors(kerberos: SecurityOptions, responses: list[bytes], text: str) -> None:
     steps = STEPS["GSSAPI"](kerberos, "broker", soon())
     next(steps)
     with pytest.raises(AuthenticationError, match=text):

@@ -291,9 +291,7 @@ def events_topic(mock_cluster: MockCluster) -> EventsTopic:
     return EventsTopic(mock_cluster)
 
 
-def test_events_of_a_topic_are_shown_newest_last_and_followed(
-    events_topic: EventsTopic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_of_a_topic_are_shown_in_order(events_topic: EventsTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     events_topic.publish(*(made(f"{number:032x}", number, 1_000 * number) for number in range(1, 6)))
     rounds = iter([6, 7])
 

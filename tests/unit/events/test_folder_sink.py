@@ -265,9 +265,7 @@ def test_folders_without_events_for_a_week_are_deleted(temporary: Path) -> None:
         pytest.param({"MAX_ENDED_BYTES": 9}, ["a", "b", "c", "d"], id="a file that is too large"),
     ],
 )
-def test_oldest_files_beyond_the_limits_are_deleted(
-    limits: dict[str, int], deleted: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oldest_files_are_deleted(limits: dict[str, int], deleted: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in limits.items():
         monkeypatch.setattr(default_folder, name, value)
     now, day = 1_700_000_000.0, 24 * 3600
@@ -276,9 +274,7 @@ def test_oldest_files_beyond_the_limits_are_deleted(
     assert [file.name for file in beyond_limits(files, now)] == deleted
 
 
-def test_old_folder_that_another_process_deletes_first_costs_no_event(
-    temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_folder_that_another_deletes_costs_no_event(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     iterdir = Path.iterdir
     monkeypatch.setattr(Path, "iterdir", lambda path: iter([path / "removed", *iterdir(path)]))
     sink_of(DefaultFolder("new")).write([made("c0ffee", 1)])

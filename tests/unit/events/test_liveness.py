@@ -113,9 +113,7 @@ def test_closed_cache_is_not_reported_as_dead(root: Path) -> None:
         pytest.param("threading.Thread.start", RuntimeError("can't start new thread"), id="no thread"),
     ],
 )
-def test_unusable_folder_raises_nothing(
-    root: Path, failing: str, error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_folder_is_none(root: Path, failing: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> NoReturn:
         raise error
 

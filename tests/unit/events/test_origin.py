@@ -110,9 +110,7 @@ def test_committer_knows_the_query_of_a_micro_batch(ids: tuple[str | None, int |
         ("", "driver"),
     ],
 )
-def test_executor_id_comes_from_the_log_url_of_the_cluster_manager(
-    monkeypatch: pytest.MonkeyPatch, url: str, expected: str
-) -> None:
+def test_executor_id_comes_from_the_managers_log_url(monkeypatch: pytest.MonkeyPatch, url: str, expected: str) -> None:
     monkeypatch.setenv("SPARK_LOG_URL_STDERR", url)
 
     assert run_task(monkeypatch, STREAM).executor_id == expected
@@ -139,9 +137,7 @@ def test_executor_id_comes_from_the_command_line_of_the_executor(
     assert run_task(monkeypatch, STREAM).executor_id == expected
 
 
-def test_executor_id_comes_from_an_executor_that_starts_its_workers_without_a_daemon(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_executor_id_comes_from_an_executor_that_starts_workers_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     parent = f"/proc/{os.getppid()}"
     files = {f"{parent}/stat": "1 (java) S 0 11 11 0 -1"}  # in a container the JVM may be the first process
     files[f"{parent}/cmdline"] = "java\0CoarseGrainedExecutorBackend\0--executor-id\0008\0"
@@ -158,9 +154,7 @@ def test_executor_id_comes_from_an_executor_that_starts_its_workers_without_a_da
         (None, os.getppid()),
     ],
 )
-def test_driver_is_the_parent_of_a_planner_or_of_its_daemon(
-    monkeypatch: pytest.MonkeyPatch, command: str | None, expected: int
-) -> None:
+def test_driver_is_parent_of_a_planner(monkeypatch: pytest.MonkeyPatch, command: str | None, expected: int) -> None:
     parent = f"/proc/{os.getppid()}"
     files = {f"{parent}/stat": "11 (python (daemon)) S 77 11 11 0 -1"}
     if command is not None:

@@ -72,9 +72,7 @@ def test_each_flush_of_new_events_writes_one_file(folder: Path, publisher: Event
 
 
 @pytest.mark.parametrize("mode", [None, 0o755], ids=["new folder", "existing folder"])
-def test_files_are_private_and_their_folder_is_or_keeps_its_mode(
-    folder: Path, publisher: EventPublisher, mode: int | None
-) -> None:
+def test_files_are_private_in_a_private_folder(folder: Path, publisher: EventPublisher, mode: int | None) -> None:
     if mode is not None:
         folder.mkdir(parents=True)
         folder.chmod(mode)
@@ -170,9 +168,7 @@ def test_every_sink_gets_every_event_and_is_closed() -> None:
     assert [(sink.sequences, sink.is_closed) for sink in both] == [([1, 2], True)] * 2
 
 
-def test_new_cache_reports_a_dead_cache_but_not_a_closed_one(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_new_cache_reports_dead_not_closed_ones(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(default_folder, "default_root", lambda: tmp_path / "root")
     options = EventsOptions(str(folder), None, ())
     born = replace(made("c0ffee", 1), kind=EventKind.BORN)
@@ -191,9 +187,7 @@ def test_new_cache_reports_a_dead_cache_but_not_a_closed_one(
 
 
 @pytest.mark.parametrize("trouble", ["missing", "hanging"])
-def test_events_reach_their_folder_without_a_temporary_folder(
-    folder: Path, trouble: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_need_no_temporary_folder(folder: Path, trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
     responds = threading.Event()
 
     def temporary_folder() -> NoReturn:
@@ -258,9 +252,7 @@ def test_dead_caches_are_reported_at_once_or_in_the_event_after_they_are_found(
     assert [(row["sequence"], row["died_cache_ids"]) for row in rows(folder)] == reported
 
 
-def test_child_of_a_fork_leaves_the_sinks_and_the_lock_to_its_parent(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_child_of_a_fork_leaves_sinks_and_lock_to_its_parent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = FakeLock((), ("dead",))
     publisher = EventPublisher([CountedSink(FolderSink(LocalFolder(folder)))], ORIGIN, lock)
     publish(publisher, 1, 1)

@@ -134,9 +134,7 @@ def test_no_error_of_a_sink_ends_its_thread(
     assert levels == ["WARNING"], "once, until a write succeeds"
 
 
-def test_events_of_a_batch_that_is_too_large_are_counted_if_memory_ends(
-    slow: SlowSink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_of_a_large_batch_are_counted_if_memory_ends(slow: SlowSink, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Sequence[Event]) -> NoReturn:
         raise RecordTooLargeError("too large")
 
@@ -200,9 +198,7 @@ def test_hanging_local_folder_delays_a_read_briefly(
     assert waited_s < TIMEOUT_S / 2
 
 
-def test_hanging_login_of_the_topic_delays_a_read_briefly(
-    waits: list[float | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hanging_login_delays_a_read_briefly(waits: list[float | None], monkeypatch: pytest.MonkeyPatch) -> None:
     may_fail, is_closed = threading.Event(), threading.Event()
 
     def write(*_: object) -> NoReturn:

@@ -81,9 +81,7 @@ def test_batch_names_options_of_streams() -> None:
         ({"subscribe": "t", "checkpointlocation": "/c"}, False),
     ],
 )
-def test_options_are_of_a_read_if_they_say_what_to_read_and_nothing_of_a_sink(
-    given: dict[str, str], expected: bool
-) -> None:
+def test_options_are_of_a_read_if_they_say_so_and_nothing_of_a_sink(given: dict[str, str], expected: bool) -> None:
     assert is_read(given) is expected
 
 

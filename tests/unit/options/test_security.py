@@ -125,9 +125,7 @@ def test_jaas_entries_that_only_java_supports_are_refused(options: dict[str, str
     assert "hunter2" not in text
 
 
-def test_empty_identification_algorithm_disables_the_host_name_check_with_a_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_empty_identification_algorithm_disables_the_check_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert parse(SSL).checks_host_name
     assert caplog.messages == []
     assert not parse({**SSL, "ssl.endpoint.identification.algorithm": ""}).checks_host_name

@@ -65,9 +65,7 @@ def test_default_table_is_records() -> None:
         ),
     ],
 )
-def test_option_of_another_table_is_ignored_with_a_warning(
-    options: dict[str, str], unused: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_option_of_another_is_ignored(options: dict[str, str], unused: str, caplog: pytest.LogCaptureFixture) -> None:
     option_table._warn_once.cache_clear()
     ignored = unused.split("'")[1].lower()
 

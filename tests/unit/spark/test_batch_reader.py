@@ -46,9 +46,7 @@ from tests.unit.scene import COLUMNS, Scene
 
 
 @pytest.mark.parametrize("given", [{}, {"eventsPath": "events"}])
-def test_a_task_writes_its_events_where_its_planner_does(
-    given: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_task_writes_its_events_where_its_planner_does(given: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     options = SourceOptions.parse({"kafka.bootstrap.servers": "b:9", "subscribe": "t", **given})
     worker, used = Scene(monkeypatch).client(), list[EventsOptions | None]()
 

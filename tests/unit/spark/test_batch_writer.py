@@ -117,9 +117,7 @@ def test_rows_that_tasks_did_not_write_are_compared_with_those_of_the_decision(c
     assert len(committer.committed) == 1, "no row could be lost"
 
 
-def test_changed_batch_fails_or_is_skipped_with_a_warning(
-    committer: Committer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_changed_batch_fails_or_is_skipped_and_told(committer: Committer, caplog: pytest.LogCaptureFixture) -> None:
     committer.error = ChangedBatchError("3 rows, not 2")
     with pytest.raises(ChangedBatchError):
         batch_writer.commit_transactions(OPTIONS, skipped(3))
@@ -129,9 +127,7 @@ def test_changed_batch_fails_or_is_skipped_with_a_warning(
     assert caplog.messages == ["3 rows, not 2; continuing because onChangedBatch is skip"]
 
 
-def test_task_of_a_decided_batch_reports_the_rows_that_it_does_not_write(
-    committer: Committer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_task_of_a_decided_batch_reports_unwritten_rows(committer: Committer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark_kafka_meta.events.origin.task_origin", lambda role: None)
     columns = SinkColumns(key=None, value=0, headers=None, topic=None, partition=None, timestamp=None)
     rows = [pa.record_batch({"value": [b"1"] * number}) for number in (3, 4)]

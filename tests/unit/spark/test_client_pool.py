@@ -204,9 +204,7 @@ def test_client_in_use_is_never_closed(worker: Worker) -> None:
         assert not any(client.closed for client in used if isinstance(client, RecordedClient))
 
 
-def test_child_of_a_fork_gets_its_own_client_and_leaves_its_parents_alone(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_child_of_a_fork_has_a_client_of_its_own(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     of_parent = worker.run("a")
     child_pid = os.getpid() + 1
     monkeypatch.setattr(os, "getpid", lambda: child_pid)
@@ -216,9 +214,7 @@ def test_child_of_a_fork_gets_its_own_client_and_leaves_its_parents_alone(
     assert not of_parent.closed
 
 
-def test_task_that_fails_writes_its_events_and_gives_its_client_back(
-    worker: Worker, wait_for: Callable[..., object]
-) -> None:
+def test_task_that_fails_writes_events_and_returns_its_client(worker: Worker, wait_for: Callable[..., object]) -> None:
     with pytest.raises(RuntimeError, match="task failed"), worker.pool.client(options("a"), worker.events, READER):
         raise RuntimeError("task failed")
     wait_for(lambda: len(list(Path(worker.events.path or "").glob("*.jsonl"))) == 1)

@@ -192,9 +192,7 @@ def test_the_limit_of_the_options_applies_and_a_warning_names_it_once(
 
 
 @pytest.mark.parametrize("limit", [ReadAllAvailable(), ReadMinRows(5), ReadMaxFiles(1000)])
-def test_limits_that_leave_out_nothing_and_a_default_are_not_warned_of(
-    limit: ReadLimit, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_limits_without_effect_are_not_warned_of(limit: ReadLimit, caplog: pytest.LogCaptureFixture) -> None:
     """The first micro-batch does not wait for minOffsetsPerTrigger."""
     tracked = TrackedStartReader(Reader(limit=limit), {"minOffsetsPerTrigger": "5"})
     tracked.latestOffset()

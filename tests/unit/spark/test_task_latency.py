@@ -61,9 +61,7 @@ def task_ms(jvm: socket.socket, worker: socket.socket, infile: BinaryIO) -> floa
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing can be acknowledged at once")
-def test_second_message_of_a_task_does_not_wait_until_the_first_is_acknowledged(
-    ends: tuple[socket.socket, socket.socket],
-) -> None:
+def test_second_message_does_not_wait_for_the_firsts_acknowledgement(ends: tuple[socket.socket, socket.socket]) -> None:
     with ends[1].makefile("rb") as infile:
         waits_ms = sorted(task_ms(*ends, infile) for _ in range(40))
 

@@ -122,9 +122,7 @@ def test_missing_column_is_refused_before_the_registry_is_asked(registry: MockRe
 
 
 @pytest.mark.parametrize("write", ["writer", "streamWriter"])
-def test_earlier_batches_are_settled_while_the_registry_is_away(
-    registry: MockRegistry, monkeypatch: pytest.MonkeyPatch, write: str
-) -> None:
+def test_batches_are_settled_without_it(registry: MockRegistry, monkeypatch: pytest.MonkeyPatch, write: str) -> None:
     settled: list[str] = []
     for module in (batch_writer, stream_writer):
         monkeypatch.setattr(module, "plan_transactions", lambda _, series: settled.append(series))
@@ -165,9 +163,7 @@ def test_stream_asks_once_for_what_never_changes(
     assert registry.requests == [request_made] * 2, "another stream asks for itself"
 
 
-def test_stream_asks_for_the_latest_version_in_each_micro_batch_but_not_for_what_it_refers_to(
-    registry: MockRegistry, tmp_path: Path
-) -> None:
+def test_stream_asks_for_the_latest_version_in_each_micro_batch_alone(registry: MockRegistry, tmp_path: Path) -> None:
     registry.register("money", '{"type": "fixed", "name": "Money", "size": 4}')
     referred = [{"name": "Money", "subject": "money", "version": 1}]
     for batch in range(3):
@@ -180,9 +176,7 @@ def test_stream_asks_for_the_latest_version_in_each_micro_batch_but_not_for_what
     assert registry.requests == [latest, "GET /subjects/money/versions/1?deleted=true", latest, latest]
 
 
-def test_registry_that_refused_or_responded_with_nonsense_is_asked_again(
-    registry: MockRegistry, tmp_path: Path
-) -> None:
+def test_registry_that_refused_or_responded_nonsense_is_asked_again(registry: MockRegistry, tmp_path: Path) -> None:
     for status, body in ((409, '{"error_code": 409, "message": "no"}'), (200, '{"schema": "int"}')):
         registry.respond(status, body)
         with pytest.raises(SchemaRegistryError):
@@ -212,9 +206,7 @@ def test_requests_of_a_write_are_events_of_its_driver(registry: MockRegistry, pu
     assert {each.driver for each in published.options if each is not None} == {driver_name()}
 
 
-def test_look_up_of_a_written_schema_has_its_own_reason_and_failure(
-    registry: MockRegistry, published: Published
-) -> None:
+def test_look_up_of_a_written_schema_has_own_reason_and_failure(registry: MockRegistry, published: Published) -> None:
     registry.register("t-value", '"int"')
     given, registered = schema(value=IntegerType()), {"auto.register.schemas": "false"}
     columns(registry, given, **registered)

@@ -44,9 +44,7 @@ def test_connect_error_has_the_error_of_each_address(network: FakeNetwork) -> No
 
 
 @pytest.mark.parametrize("error", [AuthenticationError("wrong password"), TlsError("unknown authority")])
-def test_error_of_all_addresses_is_raised_at_once(
-    error: KafkaMetaError, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_of_all_is_raised(error: KafkaMetaError, network: FakeNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
     addresses = []
 
     def refuse(address: Address, *_: object) -> NoReturn:

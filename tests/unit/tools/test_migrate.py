@@ -95,9 +95,7 @@ def test_the_copy_keeps_everything_else_and_the_checkpoint_stays_as_it_was(tmp_p
         ({2: ['{"topics":{},"version":1}']}, "is Spark's own Kafka source: nothing to migrate"),
     ],
 )
-def test_what_is_no_checkpoint_of_sparks_kafka_source_is_refused(
-    batches: dict[int, list[str]], text: str, tmp_path: Path
-) -> None:
+def test_checkpoints_of_other_sources_are_refused(batches: dict[int, list[str]], text: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=text):
         starting_offsets(make(tmp_path / "old", batches, committed=2))
     for path in ("typo", "s3://bucket/old"):

@@ -38,9 +38,7 @@ from tests.unit.written_events import learning, made, moving, write
         ("", "x" * 300, "File name too long"),
     ],
 )
-def test_a_folder_that_is_not_there_is_a_mistake(
-    command: str, scheme: str, name: str, why: str, tmp_path: Path
-) -> None:
+def test_folder_that_is_not_there_is_a_mistake(command: str, scheme: str, name: str, why: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [*command.split(), "--path", f"{scheme}{tmp_path}/{name}"])
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
     assert f"cannot be read ({why}): correct --path" in result.stderr

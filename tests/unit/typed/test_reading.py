@@ -174,9 +174,7 @@ def test_a_restart_with_the_same_schema_says_nothing(registry: MockRegistry, cap
     assert caplog.records == []
 
 
-def test_a_later_version_with_the_same_columns_is_a_warning(
-    registry: MockRegistry, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_later_version_with_same_columns_is_a_warning(registry: MockRegistry, caplog: pytest.LogCaptureFixture) -> None:
     register(registry, "t-value", NARROW)
     pins = of_query(registry).pins
     register(registry, "t-value", '"2"')

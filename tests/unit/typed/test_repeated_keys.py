@@ -65,9 +65,7 @@ def read_json(payload: bytes) -> Any:
         ("json", json.dumps(JSON), read_json),
     ],
 )
-def test_last_entry_of_a_key_counts_as_for_the_formats_own_library(
-    name: str, schema: str, read: Callable[[bytes], Any]
-) -> None:
+def test_last_entry_of_a_key_counts_as_in_its_library(name: str, schema: str, read: Callable[[bytes], Any]) -> None:
     parsed = formats()[name](SchemaText(schema))
     rows = pa.array([{"m": entries} for entries in MAPS * 20], COLUMN)
     payloads = parsed.encoder(COLUMN, False).encode(rows)

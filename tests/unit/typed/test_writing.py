@@ -153,9 +153,7 @@ def test_schemas_are_registered_if_the_user_wishes(registry: MockRegistry) -> No
 @pytest.mark.parametrize(
     ("strategy", "subject"), [("record", "shop.Click"), ("topic-record", "t-shop.Click"), ("topic", "t-value")]
 )
-def test_record_of_a_derived_schema_has_the_name_of_the_options(
-    registry: MockRegistry, strategy: str, subject: str
-) -> None:
+def test_record_of_a_derived_schema_has_the_options_name(registry: MockRegistry, strategy: str, subject: str) -> None:
     column(registry, **REGISTERS, valueSubjectNameStrategy=strategy, valueRecordName="shop.Click")
     (schema,) = map(json.loads, registered(registry, subject))
     assert (schema["name"], schema["namespace"]) == ("Click", "shop")

@@ -279,9 +279,7 @@ def test_batches_in_flight_keep_their_numbers_because_the_log_may_hold_them() ->
 
 
 @pytest.mark.parametrize("may_be_held", [True, False])
-def test_part_of_a_batch_fails_the_task_if_the_log_may_hold_it_and_else_goes_on_in_the_next_epoch(
-    may_be_held: bool,
-) -> None:
+def test_part_of_a_batch_fails_the_task_if_the_log_may_hold_it_and_else_goes_on(may_be_held: bool) -> None:
     queue = Queue(4, next_sequence=50, max_in_flight=1)
     (whole,) = queue.send_all()
     if may_be_held:

@@ -71,9 +71,7 @@ def to_topics(topics: Sequence[str], count: int, keyed: bool = True) -> pa.Recor
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-def test_rows_of_many_topics_get_there_in_order_by_one_metadata_request_for_all(
-    scene: WriterScene, keyed: bool
-) -> None:
+def test_rows_of_many_topics_arrive_in_order_by_one_metadata_request(scene: WriterScene, keyed: bool) -> None:
     topics = [f"topic-{number}" for number in range(300)]
     for topic in topics:
         scene.cluster.create_topic(topic, 2)
@@ -243,9 +241,7 @@ RETRIABLE = [
 
 @pytest.mark.parametrize("code", RETRIABLE)
 @pytest.mark.parametrize(("before", "times"), [(0, 1), (30, 1), (30, 2), (30, 7)])
-def test_retriable_error_neither_loses_nor_repeats_nor_reorders(
-    scene: WriterScene, code: ErrorCode, before: int, times: int
-) -> None:
+def test_retriable_error_loses_and_repeats_none(scene: WriterScene, code: ErrorCode, before: int, times: int) -> None:
     """Also of the first batch of a producer."""
     scene.write_task(numbered(before))
     scene.script(T1, *[code] * times)
@@ -376,9 +372,7 @@ APPENDED: dict[str, Callable[[WriterScene], None]] = {
 
 
 @pytest.mark.parametrize("append", APPENDED.values(), ids=APPENDED)
-def test_batch_that_the_log_may_hold_does_not_come_again_in_halves(
-    scene: WriterScene, append: Callable[[WriterScene], None]
-) -> None:
+def test_batch_that_the_log_may_hold_is_not_halved(scene: WriterScene, append: Callable[[WriterScene], None]) -> None:
     append(scene)
     scene.clock.at(0.05, lambda: scene.cluster.max_message_bytes.update(t=400))
 
@@ -480,9 +474,7 @@ REFUSALS: dict[ErrorCode, type[KafkaMetaError]] = {
 
 
 @pytest.mark.parametrize("code", REFUSALS)
-def test_refused_batch_fails_the_task_and_the_next_task_has_another_producer_id(
-    scene: WriterScene, code: ErrorCode
-) -> None:
+def test_refused_batch_fails_the_task_and_the_next_has_another_id(scene: WriterScene, code: ErrorCode) -> None:
     scene.script(T1, code)
     with pytest.raises(REFUSALS[code], match="t-1 refuses a record batch of 100 rows from row 1 on"):
         scene.write_task(numbered(COUNT))

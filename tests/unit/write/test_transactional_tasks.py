@@ -269,9 +269,7 @@ def test_retriable_error_neither_loses_nor_repeats_nor_reorders(
 
 
 @pytest.mark.parametrize("handled", [1, 3, 5])
-def test_lost_responses_are_no_reason_to_write_twice(
-    scene: WriterScene, transaction: TransactionalProducer, handled: int
-) -> None:
+def test_lost_responses_repeat_no_row(scene: WriterScene, transaction: TransactionalProducer, handled: int) -> None:
     scene.network.lost_responses = {2: handled, 3: handled}
 
     scene.write_in(transaction, numbered(COUNT), **SMALL_BATCHES)
@@ -280,9 +278,7 @@ def test_lost_responses_are_no_reason_to_write_twice(
 
 
 @pytest.mark.parametrize("api", ["InitProducerId", "AddPartitionsToTxn"])
-def test_lost_responses_of_the_coordinator_are_repeated(
-    scene: WriterScene, transaction: TransactionalProducer, api: str
-) -> None:
+def test_lost_coordinator_responses_come(scene: WriterScene, transaction: TransactionalProducer, api: str) -> None:
     scene.network.lost_transactions[api] = 2
 
     scene.write_in(transaction, numbered(COUNT))
@@ -358,9 +354,7 @@ def test_transaction_that_timed_out_fails_the_task(scene: WriterScene, transacti
     assert not is_open(scene)
 
 
-def test_task_that_writes_too_long_fails_before_the_timeout(
-    scene: WriterScene, transaction: TransactionalProducer
-) -> None:
+def test_task_that_writes_too_long_fails_in_time(scene: WriterScene, transaction: TransactionalProducer) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         for start in range(0, COUNT, 30):
             yield numbered(30, start=start)
@@ -374,9 +368,7 @@ def test_task_that_writes_too_long_fails_before_the_timeout(
     assert not is_open(scene)
 
 
-def test_task_that_waits_too_long_for_a_leader_fails_before_the_timeout(
-    scene: WriterScene, transaction: TransactionalProducer
-) -> None:
+def test_task_that_waits_for_a_leader_fails_in_time(scene: WriterScene, transaction: TransactionalProducer) -> None:
     scene.script(T1, *[ErrorCode.not_enough_replicas] * 1_000)
     began = scene.clock()
 
@@ -397,9 +389,7 @@ REFUSALS: dict[ErrorCode, type[KafkaMetaError]] = {
 
 
 @pytest.mark.parametrize("code", REFUSALS)
-def test_refused_batch_aborts_the_transaction(
-    scene: WriterScene, transaction: TransactionalProducer, code: ErrorCode
-) -> None:
+def test_refused_batch_aborts_all(scene: WriterScene, transaction: TransactionalProducer, code: ErrorCode) -> None:
     scene.script(T1, code)
 
     with pytest.raises(REFUSALS[code], match=code.name.upper()):
@@ -408,9 +398,7 @@ def test_refused_batch_aborts_the_transaction(
     assert not is_open(scene)
 
 
-def test_rows_that_are_not_acknowledged_in_time_abort_the_transaction(
-    scene: WriterScene, version: TransactionVersion
-) -> None:
+def test_rows_not_acknowledged_in_time_abort_the_transaction(scene: WriterScene, version: TransactionVersion) -> None:
     transaction = scene.transaction(ID, version, 900_000)
     scene.script(T1, *[ErrorCode.not_enough_replicas] * 1_000)
 

@@ -155,9 +155,7 @@ def test_coordinator_is_looked_up_once(scene: Scene, groups: ConsumerGroups) -> 
     assert len(scene.sent("FindCoordinator")) == 1
 
 
-def test_missing_topic_does_not_keep_the_offsets_of_others_from_being_committed(
-    scene: Scene, groups: ConsumerGroups
-) -> None:
+def test_missing_topic_does_not_keep_others_from_being_committed(scene: Scene, groups: ConsumerGroups) -> None:
     assert groups.commit("g", {TopicPartition("deleted", 0): 7, T0: 5}) == {"deleted"}
     assert groups.committed("g", [T0]) == {T0: 5}
 

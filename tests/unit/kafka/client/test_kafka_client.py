@@ -137,9 +137,7 @@ def test_at_most_ten_unknown_topics_are_named(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(("patience_s", "expected_s"), [(DEADLINE_S, GRACE_S), (1, 1)])
-def test_unknown_topic_is_named_with_the_cluster_that_was_asked(
-    scene: Scene, patience_s: int, expected_s: float
-) -> None:
+def test_unknown_topic_is_named_with_the_cluster_asked(scene: Scene, patience_s: int, expected_s: float) -> None:
     began = scene.clock()
     with pytest.raises(
         UnknownTopicError,
@@ -239,9 +237,7 @@ RETRIED: dict[str, tuple[Fault, float]] = {
 
 
 @pytest.mark.parametrize(("fault", "within_s"), RETRIED.values(), ids=RETRIED.keys())
-def test_offsets_are_asked_for_until_every_leader_has_responded(
-    scene: Scene, client: KafkaClient, fault: Fault, within_s: float
-) -> None:
+def test_offsets_are_asked_until_all_respond(scene: Scene, client: KafkaClient, fault: Fault, within_s: float) -> None:
     scene.undergo(fault)
     began = scene.clock()
 
@@ -264,9 +260,7 @@ def test_leader_that_hangs_is_left_soon_after_another_leads(scene: Scene, client
     assert len(scene.sent("Metadata")) < 2 * after_s + 5
 
 
-def test_leader_that_becomes_overdue_while_another_response_is_handled_is_left_at_once(
-    scene: Scene, client: KafkaClient
-) -> None:
+def test_leader_overdue_while_another_response_is_handled_is_left_at_once(scene: Scene, client: KafkaClient) -> None:
     scene.network.hung.add(1)
     scene.cluster.move_leader(T0, 2)
     scene.clock.tick_s = 1e-3

@@ -210,9 +210,7 @@ def test_partitions_of_one_leader_are_each_read_from_their_own_replica(scene: Re
 
 
 @pytest.mark.parametrize("max_age_ms", ["0", "1"])
-def test_preferred_replica_is_used_however_short_the_max_age_is(
-    monkeypatch: pytest.MonkeyPatch, max_age_ms: str
-) -> None:
+def test_preferred_replica_is_used_at_any_max_age(monkeypatch: pytest.MonkeyPatch, max_age_ms: str) -> None:
     scene = a_scene(monkeypatch, 3, **{"kafka.metadata.max.age.ms": max_age_ms})
 
     assert scene.read(T0) == list(range(10))

@@ -122,9 +122,7 @@ def test_transactions_of_other_coordinators_end(scene: Scene, refusing: int, com
     assert not scene.network.transactions.in_flight
 
 
-def test_transactions_of_other_coordinators_are_fenced_and_the_refused_id_once_its_broker_is_mended(
-    scene: Scene, refusing: int
-) -> None:
+def test_others_are_fenced_and_the_refused_id_once_its_broker_is_mended(scene: Scene, refusing: int) -> None:
     client, began = client_of_open_transactions(scene), scene.clock()
     scene.fail(refusing, expired(refusing))
     with pytest.raises(TlsError, match="has expired"):
@@ -175,9 +173,7 @@ def test_list_that_needs_no_broker_passes_over_an_unusable_certificate_with_one_
     assert caplog.messages == [f"{expired(refusing)}. Asking other brokers"]
 
 
-def test_list_that_needs_no_broker_passes_over_a_refusal_to_list(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_list_that_needs_no_broker_passes_over_a_refusal(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     coordinators = client_of_open_transactions(scene).coordinators
     scene.network.transaction_errors["ListTransactions"].append(ErrorCode.cluster_authorization_failed)
 

@@ -88,9 +88,7 @@ def test_idempotent_producer_needs_no_coordinator(scene: Scene, coordinators: Tr
     assert scene.sent("FindCoordinator") == []
 
 
-def test_transactional_id_keeps_its_producer_and_raises_the_epoch(
-    scene: Scene, coordinators: TransactionCoordinators
-) -> None:
+def test_id_keeps_its_producer_and_raises_the_epoch(scene: Scene, coordinators: TransactionCoordinators) -> None:
     producers = [coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID] for _ in range(3)]
 
     assert producers == [ProducerIdAndEpoch(1000, epoch) for epoch in range(3)]
@@ -116,9 +114,7 @@ def test_coordinator_that_cannot_respond_yet_is_asked_again(
     assert len(scene.sent("InitProducerId")) == 4
 
 
-def test_end_of_the_transaction_before_is_waited_for_briefly(
-    scene: Scene, coordinators: TransactionCoordinators
-) -> None:
+def test_end_of_the_one_before_is_waited_for_briefly(scene: Scene, coordinators: TransactionCoordinators) -> None:
     began = scene.clock()
     scene.network.transaction_errors["InitProducerId"].append(51)
     coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID]
@@ -217,9 +213,7 @@ def test_brokers_before_kafka_3_0_find_one_coordinator_at_a_time(
 
 
 @pytest.mark.parametrize("code", [14, 15])
-def test_coordinator_that_is_not_elected_yet_is_looked_up_again(
-    scene: Scene, coordinators: TransactionCoordinators, code: int
-) -> None:
+def test_unelected_coordinator_is_asked_again(scene: Scene, coordinators: TransactionCoordinators, code: int) -> None:
     scene.network.transaction_errors["FindCoordinator"].extend([code] * 2)
 
     assert coordinators.fence([ID], TIMEOUT_MS, soon(scene))[ID] == ProducerIdAndEpoch(1000, 0)
@@ -257,9 +251,7 @@ def test_coordinator_that_moves_is_found_again(scene: Scene, client: KafkaClient
 
 
 @pytest.mark.parametrize("broken", ["down", "hung"])
-def test_coordinator_that_dies_is_replaced_and_others_do_not_wait(
-    scene: Scene, client: KafkaClient, broken: str
-) -> None:
+def test_coordinator_that_dies_is_replaced_no_other_waits(scene: Scene, client: KafkaClient, broken: str) -> None:
     producers = open_transactions(scene, client, *NODES)
     getattr(scene.network, broken).add(1)
     scene.clock.at(5, lambda: scene.cluster.coordinators.nodes.update({ID: 2}))
@@ -342,9 +334,7 @@ def test_partitions_are_added_after_errors_that_pass(scene: Scene, client: Kafka
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("version", [V1, V2])
-def test_codes_of_the_end_are_those_of_kafka(
-    scene: Scene, client: KafkaClient, case: str, version: TransactionVersion
-) -> None:
+def test_end_codes_are_kafkas(scene: Scene, client: KafkaClient, case: str, version: TransactionVersion) -> None:
     scene.cluster.coordinators.version = version
     codes = end_codes(client, T0, case, version, scene.cluster.coordinators.time_out)
 
@@ -468,9 +458,7 @@ def test_broker_that_has_left_the_cluster_is_not_waited_for(scene: Scene, client
     assert [address.host for api, address in scene.network.requests if api == "ListTransactions"].count("broker-3") == 1
 
 
-def test_broker_that_does_not_list_is_an_error_at_the_deadline(
-    scene: Scene, coordinators: TransactionCoordinators
-) -> None:
+def test_broker_that_does_not_list_is_an_error_in_time(scene: Scene, coordinators: TransactionCoordinators) -> None:
     scene.network.down.add(2)
     deadline = soon(scene)
 
@@ -518,9 +506,7 @@ def test_finalized_version_is_reported_by_any_broker(
     assert coordinators.transaction_version(soon(scene)) is version
 
 
-def test_cluster_that_reports_no_features_has_the_first_version(
-    scene: Scene, coordinators: TransactionCoordinators
-) -> None:
+def test_cluster_without_features_has_the_first_version(scene: Scene, coordinators: TransactionCoordinators) -> None:
     for node_id in (1, 2, 3):
         scene.fail(node_id, UnsupportedBrokerError("no ApiVersions v4"))
 

@@ -69,9 +69,7 @@ EXPECTS_TLS = RefusedRequestError("broker-1:9092 closed the connection, as serve
 @pytest.mark.parametrize(
     ("mistake", "text", "within_s"), [(NOT_KNOWN, "Name or service not known", 4), (EXPECTS_TLS, "expect TLS", 11)]
 )
-def test_what_is_probably_a_mistake_fails_a_new_query_within_seconds(
-    mistake: ConnectError, text: str, within_s: float
-) -> None:
+def test_probable_mistake_fails_a_new_query_within_seconds(mistake: ConnectError, text: str, within_s: float) -> None:
     scene = Scene()
     scene.network.failures[1] = deque([mistake] * 100)
     began = scene.clock()
@@ -369,9 +367,7 @@ def test_brokers_of_another_cluster_end_a_query_that_runs(scene: Scene, monkeypa
 
 
 @pytest.mark.parametrize(("first", "second"), [(None, "other"), ("fake-cluster", None)])
-def test_a_cluster_without_an_id_is_no_other_cluster(
-    first: str | None, second: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_id_is_no_other_cluster(first: str | None, second: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene()
     with monkeypatch.context() as before:
         reuse(scene, before, *ALL, cluster_id=first)

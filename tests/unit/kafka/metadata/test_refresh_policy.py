@@ -220,9 +220,7 @@ def test_problem_without_another_report_is_over(policy: RefreshPolicy) -> None:
 
 
 @pytest.mark.parametrize(("reported_again_at", "expected"), [(18, 11_000), (20.5, 500)])
-def test_report_after_a_long_pause_is_a_new_problem(
-    policy: RefreshPolicy, reported_again_at: float, expected: int
-) -> None:
+def test_report_after_long_is_a_new_problem(policy: RefreshPolicy, reported_again_at: float, expected: int) -> None:
     """For example a connection reset without a leader change, and a later leader change."""
     for now, cause, changes in ((10, LOST, NOTHING), (reported_again_at, NOT_LEADER, NOTHING)):
         policy.request_update(cause, now)

@@ -98,9 +98,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("batches", "aborted", "expected"), CASES.values(), ids=CASES.keys())
-def test_read_committed_returns_committed_rows_only(
-    batches: list[bytes], aborted: list[tuple[int, int]], expected: list[int]
-) -> None:
+def test_committed_rows_are_returned(batches: list[bytes], aborted: list[tuple[int, int]], expected: list[int]) -> None:
     part = fetched(b"".join(batches), aborted_transactions=tuple(aborted), read_committed=True)
 
     assert [row.offset for row in rows_of(part)] == expected

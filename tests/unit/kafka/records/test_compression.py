@@ -217,9 +217,7 @@ def test_huge_claims_are_refused(codec: Codec, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("codec", "error"), [(Codec.LZ4, "out of memory"), (Codec.ZSTD, "Allocation error : not enough memory")]
 )
-def test_data_are_not_corrupt_where_memory_is_missing(
-    codec: Codec, error: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_are_not_corrupt_where_memory_ends(codec: Codec, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> NoReturn:
         raise cramjam.DecompressionError(error)
 

@@ -263,9 +263,7 @@ def test_columns_keep_their_order(names: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(("chunk_bytes", "chunk_records"), [(1, 10**6), (100, 10**6), (10**6, 1), (10**6, 25)])
-def test_rows_are_the_same_in_chunks_of_any_size(
-    monkeypatch: pytest.MonkeyPatch, chunk_bytes: int, chunk_records: int
-) -> None:
+def test_rows_are_equal_in_any_chunks(monkeypatch: pytest.MonkeyPatch, chunk_bytes: int, chunk_records: int) -> None:
     rows = [Row(offset, b"k", b"value" * (offset % 9), headers=(("h", b"1"),)) for offset in range(100)]
     batches = [batch(rows[at : at + 10], Codec.LZ4 if at % 20 else Codec.NONE) for at in range(0, 100, 10)]
     monkeypatch.setattr(decoder, "CHUNK_BYTES", chunk_bytes)

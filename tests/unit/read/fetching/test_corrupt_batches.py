@@ -144,9 +144,7 @@ def test_corrupt_batch_whose_end_cannot_be_told_is_not_skipped(scene: Scene) -> 
 
 
 @pytest.mark.parametrize("options", [{}, SKIP], ids=["fail", "skip"])
-def test_batch_that_its_broker_calls_corrupt_fails_the_task_when_it_does_so_twice(
-    scene: Scene, options: dict[str, str]
-) -> None:
+def test_batch_that_its_broker_calls_corrupt_twice_fails_the_task(scene: Scene, options: dict[str, str]) -> None:
     scene.network.error_codes[T1] = deque([CORRUPT_MESSAGE])
     assert by_partition(rows(scene.reader(**options).read(scene.ranges()))) == written()
 

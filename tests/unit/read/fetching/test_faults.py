@@ -220,9 +220,7 @@ def test_partition_of_a_follower_that_fails_for_good_is_read_from_the_leader(
 
 
 @pytest.mark.parametrize(("leader", "partitions"), [(3, [T1, T2]), (2, [T1])], ids=["of another one", "of this one"])
-def test_follower_that_fails_for_good_like_a_leader_fails_the_task(
-    scene: Scene, leader: int, partitions: list[TopicPartition]
-) -> None:
+def test_follower_that_fails_for_good_fails_it_too(scene: Scene, leader: int, partitions: list[TopicPartition]) -> None:
     scene.network.preferred_replicas[T1] = 3
     reading = scene.reader(kafka_client_rack="r", **ONE_BATCH).read([scene.range(each) for each in partitions])
     next(reading)
@@ -337,9 +335,7 @@ def test_compacted_end_of_a_range_is_believed_after_the_time_of_grace_and_record
 
 
 @pytest.mark.parametrize("options", [{}, {"failOnDataLoss": "false"}])
-def test_empty_responses_from_a_topic_that_is_not_compacted_are_waited_through(
-    scene: Scene, options: dict[str, str]
-) -> None:
+def test_empty_responses_of_an_uncompacted_topic_are_waited_through(scene: Scene, options: dict[str, str]) -> None:
     compact_the_end(scene, "delete")
     reader, began = scene.reader(**options), scene.clock()
 

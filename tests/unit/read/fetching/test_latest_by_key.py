@@ -178,9 +178,7 @@ NOW = {"a": "2", "b": "2", "d": "1"}
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("may_end_later", MayEndLater)
-def test_each_key_has_its_latest_value_without_deleted_ones(
-    scene: LatestScene, may_end_later: MayEndLater, policy: str
-) -> None:
+def test_each_key_has_its_latest_live_value(scene: LatestScene, may_end_later: MayEndLater, policy: str) -> None:
     scene.set_policy(POLICIES[policy])
     assert scene.values(may_end_later) == NOW
 
@@ -224,9 +222,7 @@ def test_record_that_was_removed_before_it_was_read_has_its_newer_value(scene: L
 
 
 @pytest.mark.parametrize("may_end_later", [MayEndLater.ANY_KEY, MayEndLater.REMOVED_KEY])
-def test_record_that_was_removed_between_the_passes_has_its_newer_value(
-    scene: LatestScene, may_end_later: MayEndLater
-) -> None:
+def test_record_removed_between_passes_has_its_newer_value(scene: LatestScene, may_end_later: MayEndLater) -> None:
     scene.between_the_passes(lambda: (scene.put(("b", "3"), ("e", "1")), scene.compact(1, 5)))
 
     assert scene.values(may_end_later) == {**NOW, "b": "3"}, "e is later than the end"

@@ -290,9 +290,7 @@ def test_topic_that_was_deleted_before_a_new_worker_looked_is_lost_too(scene: Sc
 
 
 @pytest.mark.parametrize("options", [{}, KEEP_GOING], ids=["fail", "skip"])
-def test_cache_that_still_has_the_topic_before_it_was_recreated_loses_nothing(
-    scene: Scene, options: dict[str, str]
-) -> None:
+def test_cache_that_has_the_topic_before_recreation_loses_nothing(scene: Scene, options: dict[str, str]) -> None:
     client = scene.warm_client()
     scene.cluster.create_topic("t", 3)
     scene.fill()
@@ -414,9 +412,7 @@ def test_topic_that_brokers_do_not_know_for_a_moment_is_not_lost(scene: Scene, c
 
 
 @pytest.mark.parametrize("id_is_known", [True, False], ids=["by id", "from a migrated checkpoint"])
-def test_broker_that_goes_on_not_knowing_a_topic_that_the_metadata_has_loses_nothing(
-    scene: Scene, id_is_known: bool
-) -> None:
+def test_broker_that_goes_on_not_knowing_a_known_topic_loses_nothing(scene: Scene, id_is_known: bool) -> None:
     scene.network.change = failing(100 if id_is_known else 3)
     scene.clock.at(10 + 4 * LOSS_GRACE_MS / 1000, lambda: change(scene, lambda response: response))
     planned = scene.range(T0) if id_is_known else replace(scene.range(T0), topic_id=None)

@@ -355,9 +355,7 @@ def test_diverging_epoch_before_the_position_is_a_loss_and_new_records_are_read_
 
 @pytest.mark.parametrize("end_offset", [8, 9, 10, 90])
 @pytest.mark.parametrize("fetches", [1, 2, 4])
-def test_log_without_the_epoch_of_records_that_were_read_has_none_of_them_however_long_it_is(
-    fetches: int, end_offset: int
-) -> None:
+def test_log_without_the_epoch_of_records_read_has_none_of_them_at_any_length(fetches: int, end_offset: int) -> None:
     """Offsets 5 and 6 in epoch 2, 7 and 8 in epoch 4."""
     reader = cursor(start=5, epoch=EPOCH)
     batches = [batch([str(offset)], offset, epoch=2 if offset < 7 else EPOCH) for offset in range(5, 9)]
@@ -380,9 +378,7 @@ def test_log_without_the_epoch_of_records_that_were_read_has_none_of_them_howeve
     ("earliest", "lost", "position"),
     [pytest.param(7, (5, 7), 7, id="the beginning aged out"), pytest.param(12, (5, 10), 10, id="all of it aged out")],
 )
-def test_offsets_outside_the_log_are_lost_as_far_as_they_are_in_the_range(
-    earliest: int, lost: tuple[int, int], position: int
-) -> None:
+def test_offsets_outside_the_log_are_lost_within_the_range(earliest: int, lost: tuple[int, int], position: int) -> None:
     reader = cursor(start=5)
     reader.on_error(1)
     instruction = reader.on_log_start(earliest)
@@ -464,9 +460,7 @@ UNPROVEN = {
 
 
 @pytest.mark.parametrize(("fetched", "is_empty", "read_committed"), UNPROVEN.values(), ids=UNPROVEN.keys())
-def test_empty_responses_that_prove_nothing_are_waited_through(
-    fetched: FetchedPartition, is_empty: bool, read_committed: bool
-) -> None:
+def test_unproven_empty_responses_are_waited(fetched: FetchedPartition, is_empty: bool, read_committed: bool) -> None:
     reader = cursor(read_committed=read_committed)
 
     assert set(positions_after(reader, *[(fetched, is_empty)] * (3 * MAX_EMPTY_RESPONSES))) == {0}
@@ -502,9 +496,7 @@ def test_records_end_a_row_of_empty_responses() -> None:
 @pytest.mark.parametrize(
     "between", [(response(), False), (response(batch(["a"])), True)], ids=["full response", "records"]
 )
-def test_follower_is_left_only_after_empty_responses_in_a_row(
-    between: tuple[FetchedPartition, bool], high_watermark: int
-) -> None:
+def test_follower_is_left_after_empty_responses(between: tuple[FetchedPartition, bool], high_watermark: int) -> None:
     reader = cursor()
     reader.request(TOPIC_ID, EPOCH, of_follower=True)
     empty = response(high_watermark=high_watermark)
@@ -602,9 +594,7 @@ def test_later_requests_measure_the_rest_by_what_came() -> None:
     ("stale_generation", "not_before", "ready"),
     [(-1, 0.0, True), (4, 0.0, True), (5, 0.0, False), (6, 0.0, False), (4, 99.9, True), (4, 100.1, False)],
 )
-def test_cursor_is_ready_with_a_newer_cache_and_after_its_pause(
-    stale_generation: int, not_before: float, ready: bool
-) -> None:
+def test_cursor_is_ready_with_newer_cache_after_pause(stale_generation: int, not_before: float, ready: bool) -> None:
     reader = cursor()
     reader.wait_for_metadata_after(stale_generation)
     reader.wait_until(not_before)

@@ -96,9 +96,7 @@ def test_idle_partitions_cost_one_parked_request_and_no_loop(scene: Scene) -> No
     ],
     ids=["old records", "a truncation behind the reader", "nothing"],
 )
-def test_broker_that_says_the_same_again_and_again_is_asked_at_a_bounded_rate(
-    scene: Scene, responded: dict[str, object]
-) -> None:
+def test_broker_that_repeats_itself_is_asked_at_a_bounded_rate(scene: Scene, responded: dict[str, object]) -> None:
     def same(response: FetchResponse) -> FetchResponse:
         assert len(scene.network.fetches) <= 11 * POLL_TIMEOUT_S
         return with_partitions(**responded)(response)

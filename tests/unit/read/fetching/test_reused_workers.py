@@ -152,9 +152,7 @@ def test_task_that_is_tried_again_asks_anew_whether_its_topic_may_be_read(scene:
     assert len(scene.sent("Metadata")) == 4, "the worker's first, the one that was refused, and one of each task"
 
 
-def test_right_that_is_taken_away_while_a_replica_is_read_ends_the_task_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_right_taken_away_while_a_replica_is_read_ends_the_task_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = a_scene(monkeypatch, **{"kafka.client.rack": "here"})
     scene.network.preferred_replicas[T0] = 3
     scene.network.replica_ends[3, T0] = 10
@@ -189,9 +187,7 @@ def test_hung_leader_is_left_while_other_brokers_always_have_responses_ready(mon
     assert round(scene.clock() - began, 3) <= 5, "overdue after 2.5 s, and seen between batches that take a second each"
 
 
-def test_brokers_whose_responses_wait_for_a_slow_consumer_are_not_taken_for_hung(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_brokers_whose_responses_wait_for_a_consumer_are_not_taken_for_hung(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = a_scene(monkeypatch, **ONE_BATCH)
     for _ in range(5):
         scene.append(T0)

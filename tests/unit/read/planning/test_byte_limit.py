@@ -160,9 +160,7 @@ def limited_query(scene: Scene, available_now: bool = False, **options: str) -> 
         ({"maxBytesPerTrigger": str(2**63 - 1)}, [12]),
     ],
 )
-def test_available_now_ends_in_micro_batches_of_the_smaller_limit(
-    scene: Scene, limits: dict[str, str], offsets: list[int]
-) -> None:
+def test_available_now_keeps_to_the_smaller_limit(scene: Scene, limits: dict[str, str], offsets: list[int]) -> None:
     query, read = limited_query(scene, available_now=True, **limits), []
     while step := query.step():
         assert len({until - start for start, until in step.values()}) == 1 and step.keys() == {T0, T1, T2}

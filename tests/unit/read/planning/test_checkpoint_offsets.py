@@ -241,9 +241,7 @@ def test_a_malformed_offset_is_a_checkpoint_error(value: dict[str, Any]) -> None
         SourceOffset.parse(value)
 
 
-def test_an_offset_of_more_partitions_than_any_cluster_has_is_a_checkpoint_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_offset_of_more_partitions_than_any_cluster_has_is_a_checkpoint_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_offsets, "MAX_PARTITIONS", 2)
     most = offset({T0: (1, 0), T1: (1, 0)})
 

@@ -156,9 +156,7 @@ def test_an_allowed_loss_is_reported_once_with_a_fact_for_each_partition(caplog:
 
 
 @pytest.mark.parametrize(("losses", "more"), [(5, ""), (6, "; and 1 more"), (7, "; and 2 more")])
-def test_a_report_names_five_partitions_and_counts_and_records_all(
-    losses: int, more: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_report_names_five_and_counts_them_all(losses: int, more: str, caplog: pytest.LogCaptureFixture) -> None:
     reports = Reports(failOnDataLoss="false")
     reports.reporter.report([aged_out(TopicPartition(f"t{number}", 0)) for number in range(losses)])
 

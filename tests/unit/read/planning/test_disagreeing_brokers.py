@@ -104,9 +104,7 @@ def test_topic_that_is_unknown_for_a_moment_leaves_no_plan_without_its_id(scene:
     assert plan(scene) == {topic: scene.cluster.topics[topic].topic_id for topic in ("t", "u")}
 
 
-def test_start_that_has_aged_out_is_told_once_however_often_it_is_planned(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_aged_out_start_is_told_once_however_often_planned(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     scene.cluster.create_topic("u", 1)
     del scene.cluster.logs[T0][0]
     starts = json.dumps({"t": {"0": 1, "1": 0, "2": 0}, "u": {"0": 0}})
@@ -200,9 +198,7 @@ def test_topic_that_is_not_seen_for_a_while_is_not_read_again(scene: Scene) -> N
 
 
 @pytest.mark.parametrize("options", [{}, {"newPartitions": "latest"}], ids=str)
-def test_topic_that_is_not_seen_for_a_while_beside_others_is_read_on_where_it_was_left(
-    scene: Scene, options: dict[str, str]
-) -> None:
+def test_topic_not_seen_for_a_while_beside_others_is_read_on_where_left(scene: Scene, options: dict[str, str]) -> None:
     scene.cluster.create_topic("u", 1)
     scene.write(U0, "0", "1")
     query = Query.started(scene, **PATTERN, **GO_ON, **options)

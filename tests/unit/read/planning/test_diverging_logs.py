@@ -46,9 +46,7 @@ RESTARTS = pytest.mark.parametrize("restarted", [False, True], ids=["one run", "
 
 @LENGTHS
 @RESTARTS
-def test_unclean_election_onto_a_log_of_any_length_ends_the_query(
-    scene: Scene, kept_by_old_leader: int, restarted: bool
-) -> None:
+def test_unclean_election_at_any_length_ends_the_query(scene: Scene, kept_by_old_leader: int, restarted: bool) -> None:
     query = Query.started(scene)
     diverge(scene, kept_by_old_leader)
     assert query.step() == {T0: (12, 15)}
@@ -212,9 +210,7 @@ def test_clean_elections_lose_nothing_however_idle_leaders_are(scene: Scene, see
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_every_unclean_election_is_a_loss_if_it_replaced_what_was_read_and_nothing_is_missed(
-    scene: Scene, seed: int
-) -> None:
+def test_every_unclean_election_is_a_loss_if_it_replaced_what_was_read(scene: Scene, seed: int) -> None:
     history = History(scene, seed)
     history.go_on(20)
     scene.cluster.isolate(T0, 1)

@@ -70,9 +70,7 @@ def test_last_micro_batch_of_a_run_tries_once_more(scene: Scene, commits: GroupC
     assert scene.network.groups == {"g": {T0: 5}}
 
 
-def test_deleted_topic_is_left_out_with_one_warning(
-    scene: Scene, commits: GroupCommits, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_deleted_topic_is_warned_of_once(scene: Scene, commits: GroupCommits, caplog: pytest.LogCaptureFixture) -> None:
     del scene.cluster.topics["t"]
     for offset in (5, 6, 7):
         commits.commit(to(offset))

@@ -27,9 +27,7 @@ ALL = {T0: (0, 12), T1: (0, 12), T2: (0, 12)}
 
 
 @pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": "5"}, {"minOffsetsPerTrigger": "500"}])
-def test_micro_batch_0_has_the_whole_log_by_key_and_later_ones_every_record(
-    scene: Scene, limit: dict[str, str]
-) -> None:
+def test_micro_batch_0_has_the_log_by_key_and_later_ones_every_record(scene: Scene, limit: dict[str, str]) -> None:
     query = Query(scene, **BY_KEY, **limit)
 
     assert query.step() == ALL

@@ -90,9 +90,7 @@ BAD_BATCHES: dict[str, tuple[dict[str, str], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize(("options", "error", "error_text"), BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
-def test_batch_that_cannot_be_planned_says_why(
-    scene: Scene, options: dict[str, str], error: type[Exception], error_text: str
-) -> None:
+def test_batch_says_why_not(scene: Scene, options: dict[str, str], error: type[Exception], error_text: str) -> None:
     del scene.cluster.logs[T1][0]
     with pytest.raises(error, match=error_text):
         batch_planner(scene, **options).batch_ranges()

@@ -78,9 +78,7 @@ TOLD_BY_EVENTS = {
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_query_goes_on_after_the_loss_if_that_is_allowed(
-    scene: Scene, caplog: pytest.LogCaptureFixture, loss: str
-) -> None:
+def test_query_goes_on_after_an_allowed_loss(scene: Scene, caplog: pytest.LogCaptureFixture, loss: str) -> None:
     happens, _, expected = LOSSES[loss]
     query = Query.started(scene, **GO_ON)
     lose(scene, happens)
@@ -193,9 +191,7 @@ NARROWER = {
 
 
 @pytest.mark.parametrize(("before", "now"), NARROWER.values(), ids=NARROWER.keys())
-def test_query_that_asks_for_less_than_its_checkpoint_has_is_told_so(
-    scene: Scene, before: dict[str, str], now: dict[str, str]
-) -> None:
+def test_query_that_asks_for_less_is_told_so(scene: Scene, before: dict[str, str], now: dict[str, str]) -> None:
     scene.cluster.create_topic("u", 1)
     first = Query.started(scene, **before, startingOffsets="earliest")
     strict, lenient = first.restarted(**now), first.restarted(**now, **GO_ON)
@@ -319,9 +315,7 @@ WITHOUT_IDS = {
 
 
 @pytest.mark.parametrize(("happens", "expected"), WITHOUT_IDS.values(), ids=WITHOUT_IDS.keys())
-def test_recreated_topic_without_an_id_is_noticed_by_its_leader_epochs(
-    without_ids: Scene, happens: Any, expected: tuple[int, int]
-) -> None:
+def test_recreated_topic_is_noticed_by_its_epochs(without_ids: Scene, happens: Any, expected: tuple[int, int]) -> None:
     for partition in (T0, T1, T2):
         without_ids.cluster.move_leader(partition, 2)
     strict, lenient = Query(without_ids), Query(without_ids, onTopicRecreated="earliest")
@@ -364,9 +358,7 @@ def test_open_transaction_without_topic_ids_is_no_recreated_topic(without_ids: S
     assert first.restarted(**HELD_BACK).step() == {}
 
 
-def test_missing_topic_ids_are_reported_once_when_a_query_starts(
-    without_ids: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missing_topic_ids_are_reported_once_at_start(without_ids: Scene, caplog: pytest.LogCaptureFixture) -> None:
     query = Query(without_ids)
     for _ in range(3):
         query.step()
@@ -488,9 +480,7 @@ def test_log_truncated_while_a_new_query_is_planned_is_no_loss(scene: Scene) -> 
     assert positions(query.offset)[T0] == 6
 
 
-def test_leaders_that_cannot_compare_epochs_are_believed_by_their_ends(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_leaders_without_epochs_are_believed_by_their_ends(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     query = Query.started(scene)
 
     def refuse(*_: object) -> NoReturn:

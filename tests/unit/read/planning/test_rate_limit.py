@@ -35,9 +35,7 @@ def test_a_limit_is_shared_by_backlog(starts: list[int], latest: list[int], limi
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**62), st.integers(0, 2**62)), max_size=8), st.integers(1, INT64_MAX))
-def test_a_limited_batch_stays_within_its_bounds_and_serves_every_backlog(
-    spans: list[tuple[int, int]], limit: int
-) -> None:
+def test_a_limited_batch_stays_in_bounds_and_serves_every_backlog(spans: list[tuple[int, int]], limit: int) -> None:
     starts = {TopicPartition("t", number): Position(start) for number, (start, _) in enumerate(spans)}
     latest = {TopicPartition("t", number): Position(start + size) for number, (start, size) in enumerate(spans)}
 
@@ -59,7 +57,5 @@ def test_a_backlog_counts_no_partition_that_lies_before_its_start() -> None:
     ("backlog", "waited_ms", "delayed"),
     [(9, 0, True), (9, 999, True), (9, 1000, False), (10, 0, False), (0, 1000, False), (0, None, False)],
 )
-def test_a_small_batch_is_delayed_until_the_delay_has_passed(
-    backlog: int, waited_ms: float | None, delayed: bool
-) -> None:
+def test_a_small_batch_is_delayed_for_the_delay(backlog: int, waited_ms: float | None, delayed: bool) -> None:
     assert is_delayed(backlog, 10, waited_ms, 1000) is delayed

@@ -47,9 +47,7 @@ OWN_TOPICS = {
 
 
 @pytest.mark.parametrize(("topic", "options"), OWN_TOPICS.items(), ids=OWN_TOPICS.keys())
-def test_pattern_matches_no_topic_that_queries_write_for_themselves(
-    scene: Scene, topic: str, options: dict[str, str]
-) -> None:
+def test_pattern_matches_no_topic_that_queries_write_into(scene: Scene, topic: str, options: dict[str, str]) -> None:
     scene.cluster.create_topic(topic, partitions=1)
     query = Query(scene, **options, subscribePattern=".", startingOffsets="earliest")
     assert query.step().keys() == {T0, T1, T2}
@@ -62,9 +60,7 @@ def test_pattern_matches_no_topic_that_queries_write_for_themselves(
 
 @pytest.mark.parametrize("selection", [{"subscribe": "audit"}, {"assign": '{"audit":[0]}'}])
 @pytest.mark.parametrize("topic", ["kafkameta-decisions", "kafkameta-events", "audit"])
-def test_topic_that_queries_write_for_themselves_is_read_by_its_name(
-    scene: Scene, topic: str, selection: dict[str, str]
-) -> None:
+def test_topic_that_queries_write_is_read_by_its_name(scene: Scene, topic: str, selection: dict[str, str]) -> None:
     scene.cluster.create_topic(topic, partitions=1)
     scene.write(TopicPartition(topic, 0), "an event or a decision")
     selection = {name: text.replace("audit", topic) for name, text in selection.items()}
@@ -92,9 +88,7 @@ def test_topic_that_a_query_begins_to_write_for_itself_leaves_its_checkpoint_wit
     assert caplog.text.count("u-0: read no more, because queries write these topics for themselves") == 1
 
 
-def test_a_pattern_without_a_match_is_warned_of_as_acls_hide_topics(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_pattern_without_a_match_is_warned_of_as_acls_hide(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     assert batch_planner(scene, subscribePattern="t").batch_ranges()
     assert caplog.text == ""
     assert batch_planner(scene, subscribePattern="none").batch_ranges() == []
@@ -200,9 +194,7 @@ def test_a_query_over_daily_topics_forgets_those_that_were_deleted(scene: Scene)
 
 
 @pytest.mark.parametrize(("absent_s", "begins_at"), [(6 * DAY_S, 4), (8 * DAY_S, 0)])
-def test_a_topic_that_returns_within_a_week_continues_where_the_query_left_off(
-    scene: Scene, absent_s: int, begins_at: int
-) -> None:
+def test_topic_that_returns_within_a_week_continues_where_left_off(scene: Scene, absent_s: int, begins_at: int) -> None:
     """It keeps its id: brokers did not show it, as an ACL was taken away."""
     scene.cluster.create_topic("u", partitions=1)
     scene.write(U0, *"abcd")

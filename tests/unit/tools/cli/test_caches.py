@@ -87,9 +87,7 @@ def test_caches_that_said_nothing_for_long_are_left_out_and_counted(folder: Path
     assert "omitted caches without an event since then: 1;" in result.stderr
 
 
-def test_a_cache_that_died_on_this_machine_is_not_shown_as_if_it_lived(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_that_died_here_is_not_shown_as_if_it_lived(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(folder))
     # Left by a process that was killed: nobody holds its lock.
     left = default_root() / "application" / "alive-events" / f"{OLD}.alive"
@@ -170,9 +168,7 @@ def test_caches_of_one_application_are_chosen(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_staleness_without_a_cache_is_one_sentence_and_exit_code_1(
-    folder: Path, options: list[str], reason: str
-) -> None:
+def test_staleness_without_cache_is_one_sentence_and_code_1(folder: Path, options: list[str], reason: str) -> None:
     arguments = ["--stale", "--bootstrap-servers", "b:9", "--since", "1s", *options]
     result = run(folder, *arguments)
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)

@@ -194,9 +194,7 @@ def test_other_applications_of_this_machine_are_named_beside_the_output(command:
     assert "others" not in CliRunner().invoke(app, [command, "--path", str(applications / "driver-3")]).stderr
 
 
-def test_an_application_that_runs_is_named_and_chosen_by_its_name(
-    applications: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_application_that_runs_is_chosen_by_its_name(applications: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "_name_of", lambda folder: "orders" if folder.name == "driver-2" else None)
     shown = CliRunner().invoke(app, ["events", "--application", "orders"])
     note = CliRunner().invoke(app, ["events"]).stderr
@@ -227,9 +225,7 @@ def test_following_shows_applications_that_begin_later(applications: Path) -> No
     assert [event["sequence"] for event in source.read()] == [9]
 
 
-def test_following_shows_what_comes_once_and_ends_well_with_ctrl_c(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_following_shows_what_comes_once_and_ends_with_ctrl_c(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     comes = iter([made("c" * 32, 7, NOW_MS), made("c" * 32, 8, NOW_MS)])
 
     def sleep(_: float) -> None:

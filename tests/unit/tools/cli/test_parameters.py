@@ -68,9 +68,7 @@ def test_options_of_the_registry_are_read_from_a_file_by_a_command_that_uses_the
         (b"hunter2+/Q=\n", "name of an option is invalid"),
     ],
 )
-def test_a_line_that_cannot_be_read_is_refused_without_being_repeated(
-    text: bytes, problem: str, tmp_path: Path
-) -> None:
+def test_a_line_that_cannot_be_read_is_refused_and_not_repeated(text: bytes, problem: str, tmp_path: Path) -> None:
     config = tmp_path / "client.properties"
     config.write_bytes(text)
 

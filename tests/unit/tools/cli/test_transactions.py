@@ -118,9 +118,7 @@ def changing(sinks: Sinks, monkeypatch: pytest.MonkeyPatch, *later: list[Transac
     monkeypatch.setattr("pyspark_kafka_meta.tools.console.sleep", lambda _: setattr(sinks, "rows", next(rows)))
 
 
-def test_watch_follows_transactions_and_goes_on_while_no_broker_responds(
-    sinks: Sinks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watch_follows_transactions_while_no_broker_responds(sinks: Sinks, monkeypatch: pytest.MonkeyPatch) -> None:
     changing(sinks, monkeypatch, ROWS[:1], ConnectError("no broker responded"), ROWS[2:])
     result = run("--watch", "1", "--count", "4")
 
@@ -192,9 +190,7 @@ def test_sink_is_settled_once_the_user_agrees(
     assert len(result.stderr) < 700
 
 
-def test_sink_that_may_have_decided_in_another_topic_is_not_settled(
-    sinks: Sinks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sink_that_may_have_decided_elsewhere_is_not_settled(sinks: Sinks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "read_decisions", lambda *_: {})
     result = run("--settle", "orders", "--yes")
     assert (result.exit_code, sinks.settled) == (1, [])

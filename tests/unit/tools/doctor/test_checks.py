@@ -295,9 +295,7 @@ def test_machine_without_pyspark_needs_neither_java_nor_a_python_of_spark(monkey
         ({"PYSPARK_DRIVER_PYTHON": "ipython"}, [WARN]),
     ],
 )
-def test_a_driver_python_that_executors_would_get_is_a_warning(
-    environment: dict[str, str], expected: list[Verdict]
-) -> None:
+def test_driver_python_that_executors_get_is_a_warning(environment: dict[str, str], expected: list[Verdict]) -> None:
     assert [one.verdict for one in machine_checks.driver_python_findings(environment)] == expected
 
 
@@ -330,9 +328,7 @@ def test_a_command_that_starts_another_python_is_not_proposed(monkeypatch: pytes
     assert "kafkameta-python" not in found.what
 
 
-def test_the_python_and_the_java_that_the_environment_names_are_tried(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_python_and_java_that_the_environment_names_are_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "no-such-python")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     *_, python, java = machine_checks.machine_findings()

@@ -84,9 +84,7 @@ def test_partitions_of_a_leader_are_asked_together(network: FakeNetwork) -> None
         (0, WARN, "t-0 accepted an empty record batch with a wrong checksum", "onCorruptBatch"),
     ],
 )
-def test_refusal_has_the_fix_of_its_error(
-    network: FakeNetwork, code: int, verdict: Verdict, what: str, fix: str
-) -> None:
+def test_refusal_has_its_errors_fix(network: FakeNetwork, code: int, verdict: Verdict, what: str, fix: str) -> None:
     network.error_codes[T0] = deque([code])
     found = findings(network)["write t to broker 1"]
 
@@ -116,9 +114,7 @@ def test_probe_asks_for_the_acks_of_the_options(network: FakeNetwork, acks: str)
 @pytest.mark.parametrize(
     ("options", "asked"), [({}, True), ({"enable_idempotence": "false"}, False), ({"acks": "1"}, False)]
 )
-def test_producer_id_is_requested_if_writes_are_idempotent(
-    network: FakeNetwork, options: dict[str, str], asked: bool
-) -> None:
+def test_idempotent_write_requests_a_producer_id(network: FakeNetwork, options: dict[str, str], asked: bool) -> None:
     assert ("idempotence" in findings(network, **options)) is asked
 
 

@@ -141,9 +141,7 @@ def test_a_failing_source_stops_no_other(failing: str, error: Exception, brokers
     assert poller.readings.numbers[metrics.ERRORS][failing,] == 2
 
 
-def test_an_error_is_logged_once_until_it_changes(
-    brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_error_is_logged_until_it_changes(brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     poller = new_poller(tmp_path, cluster=CLUSTER)
     for trouble in ("nobody there", "nobody there", "too late"):
         brokers.errors["cluster"] = ConnectError(trouble)
@@ -155,9 +153,7 @@ def test_an_error_is_logged_once_until_it_changes(
     ]
 
 
-def test_a_refused_login_is_not_repeated_soon(
-    brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_login_is_not_repeated_soon(brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_800_000_000.0]
     monkeypatch.setattr("time.time", lambda: now[0])
     poller = new_poller(tmp_path, cluster=CLUSTER, checkpoints=[checkpoint(tmp_path)])
@@ -189,9 +185,7 @@ def test_an_unreadable_checkpoint_hides_no_other(brokers: Brokers, tmp_path: Pat
     assert brokers.requests.count("lag") == 1
 
 
-def test_an_error_of_one_query_hides_no_other(
-    brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_of_one_query_hides_no_other(brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     timeout = {"kafka.default.api.timeout.ms": "70000"}
     poller = new_poller(tmp_path, cluster={**CLUSTER, **timeout})
     for query_id in ("a", "b"):

@@ -188,9 +188,7 @@ def test_stale_partitions_are_counted_again_if_the_cache_or_the_cluster_changes(
 @pytest.mark.parametrize(
     ("topic_id", "cluster_id", "stale"), [("new", None, 2), ("old", None, 0), (None, None, 0), ("new", "another", 0)]
 )
-def test_a_recreated_topic_is_stale_in_its_own_cluster(
-    topic_id: str | None, cluster_id: str | None, stale: int
-) -> None:
+def test_recreated_topic_is_stale_in_its_own_cluster(topic_id: str | None, cluster_id: str | None, stale: int) -> None:
     learned = event(FIRST, 1, cluster_id="c", **learning("t", 1, 2, epoch=4, topic_id="old"))
     live = by_partition(
         [

@@ -239,9 +239,7 @@ def test_default_of_another_type_is_refused() -> None:
         ),
     ],
 )
-def test_value_that_does_not_fit_is_refused_with_its_row(
-    schema: Any, given: pa.DataType, good: Any, bad: Any, problem: str
-) -> None:
+def test_value_that_does_not_fit_is_named(schema: Any, given: pa.DataType, good: Any, bad: Any, problem: str) -> None:
     """Also where the record around it is optional, and null in earlier rows."""
     outer = record("outer", a=["null", record("around", c=schema)])
     rows = [{"a": {"c": good}}, {"a": None}, {"a": {"c": good}}, {"a": {"c": bad}}, {"a": {"c": good}}]

@@ -261,9 +261,7 @@ def test_an_impossible_pair_is_refused_with_the_path(writer: Any, reader: Any, p
         ),
     ],
 )
-def test_a_value_that_the_reader_cannot_have_is_a_fault(
-    writer: Any, reader: Any, good: bytes, bad: bytes, cause: str
-) -> None:
+def test_value_that_a_reader_lacks_is_a_fault(writer: Any, reader: Any, good: bytes, bad: bytes, cause: str) -> None:
     result = decoded(writer, reader, good, bad, good)
 
     assert [(fault.row, cause in fault.cause) for fault in result.faults] == [(1, True)]

@@ -190,9 +190,7 @@ CUTS = st.tuples(st.integers(0, 200), st.integers(0, 200))
 
 
 @given(st.lists(st.tuples(st.sampled_from([ROW, OLD, NEW, None]), PAYLOADS, st.booleans(), CUTS), max_size=12))
-def test_a_value_is_read_beside_others_as_it_is_alone(
-    values: list[tuple[Any, dict[str, Any], bool, tuple[int, int]]],
-) -> None:
+def test_value_is_read_beside_others_as_alone(values: list[tuple[Any, dict[str, Any], bool, tuple[int, int]]]) -> None:
     """Cut values too, which begin and end as others do."""
     texts = [
         value(schema, payload)[:start] + value(schema, payload)[start + (length if is_cut else 0) :]

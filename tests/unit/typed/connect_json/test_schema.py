@@ -127,9 +127,7 @@ def test_schemas_that_are_read_in_the_same_way_are_equal(first: Any, second: Any
         (of("string", "io.debezium.data.Enum"), of("string"), "a", "a"),
     ],
 )
-def test_values_of_another_schema_are_read_by_the_names_of_fields(
-    writer: Any, reader: Any, payload: Any, read: Any
-) -> None:
+def test_values_of_another_schema_are_read_by_field_names(writer: Any, reader: Any, payload: Any, read: Any) -> None:
     assert rows(reader, value(writer, payload), None) == [read, None]
 
 

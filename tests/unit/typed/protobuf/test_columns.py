@@ -85,9 +85,7 @@ def test_message_indexes_are_taken_off() -> None:
     ("reader", "field", "read"),
     [((), "id", 0), ("shop.Order", "id", 0), ("shop.Refund", "amount", 1), ("shop.Refund.Part", "number", 2)],
 )
-def test_a_message_is_decoded_by_its_type_in_the_writers_schema(
-    reader: str | tuple[int, ...], field: str, read: int
-) -> None:
+def test_message_is_decoded_by_its_type_in_that_schema(reader: str | tuple[int, ...], field: str, read: int) -> None:
     """Fields of other types would fit by their numbers."""
     column = ColumnDecoding(Protobuf(SET._replace(message=reader)), Framing.CONFLUENT, lambda _: SET)
     values = [b"\0\x08\x05", b"\2\2\x08\x07", b"\4\2\0\x08\x09", b"\2\x10\x08\x01"]

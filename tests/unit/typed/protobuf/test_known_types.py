@@ -144,9 +144,7 @@ JSON = st.recursive(
 @given(value=JSON, fields=st.dictionaries(st.text(), JSON, max_size=3), items=st.lists(JSON, max_size=3))
 @example(value=-0.0, fields={}, items=[])
 @settings(max_examples=50, deadline=None)
-def test_struct_value_and_list_are_json_text_as_protobufs_library_has_it(
-    value: Any, fields: dict[str, Any], items: list[Any]
-) -> None:
+def test_struct_value_and_list_are_protobufs_json_text(value: Any, fields: dict[str, Any], items: list[Any]) -> None:
     file = file_of_types("google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue")
     more = file_of_types(*["google.protobuf.Value"] * 4, label=3).message_type[0].field[3]
     file.message_type[0].field.append(more)

@@ -113,9 +113,7 @@ def test_subjects_are_looked_up_at_the_same_time_over_kept_connections(
 
 
 @pytest.mark.usefixtures("quick_pauses")
-def test_a_connection_that_the_registry_closed_meanwhile_is_opened_again(
-    registry: MockRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connection_that_was_closed_is_opened_again(registry: MockRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BaseHTTPRequestHandler, "protocol_version", "HTTP/1.1")
     registry.register("t-value", '"int"')
     http = RegistryHttp(options(registry.url))
@@ -165,9 +163,7 @@ def test_protobuf_comes_as_descriptors(registry: MockRegistry) -> None:
     ("descriptor", "problem"),
     [("\n\N{REPLACEMENT CHARACTER}\1shop.proto", "damaged the descriptor"), ("no Base64", "is no descriptor")],
 )
-def test_a_descriptor_that_is_none_is_a_schema_that_cannot_be_used(
-    registry: MockRegistry, descriptor: str, problem: str
-) -> None:
+def test_descriptor_that_is_none_is_an_unusable_schema(registry: MockRegistry, descriptor: str, problem: str) -> None:
     registry.register("t-value", descriptor, kind="PROTOBUF")
     with pytest.raises(ValueSchemaError, match=problem):
         client(registry).schema(1)
@@ -262,9 +258,7 @@ def test_what_the_registry_does_not_have_is_an_error_of_its_own(registry: MockRe
 
 
 @pytest.mark.parametrize(("url", "host"), [("http://h", "h"), ("http://[2001:db8::5]", "2001:db8::5")])
-def test_any_host_and_the_default_port_are_asked(
-    registry: MockRegistry, monkeypatch: pytest.MonkeyPatch, url: str, host: str
-) -> None:
+def test_any_host_is_asked(registry: MockRegistry, monkeypatch: pytest.MonkeyPatch, url: str, host: str) -> None:
     asked: list[tuple[str, int]] = []
     connect, served = socket.create_connection, urlsplit(registry.url)
 
@@ -379,9 +373,7 @@ def test_a_registry_is_left_alone_as_long_as_it_wants(registry: MockRegistry, mo
     assert len(pauses) == 2
 
 
-def test_an_error_says_more_than_the_timeout_of_the_last_attempt(
-    registry: MockRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_says_more_than_the_last_timeout(registry: MockRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     registry.respond(500)
     respond = registry._respond
 

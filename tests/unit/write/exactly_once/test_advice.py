@@ -206,9 +206,7 @@ def test_newest_checkpoint_goes_on_where_the_older_one_was_refused(scene: Commit
     assert found(scene) == query.rows(0, 1, 2, 3)
 
 
-def test_new_checkpoint_with_a_new_id_writes_what_it_reads_again_as_the_text_says(
-    scene: CommitScene, query: Query
-) -> None:
+def test_new_checkpoint_with_a_new_id_writes_what_it_reads_again(scene: CommitScene, query: Query) -> None:
     query.start(3)
     query.committed = 1
     assert_fails(query, FencedError, "new kafka.transactional.id, which writes all rows that it reads again")
@@ -220,9 +218,7 @@ def test_new_checkpoint_with_a_new_id_writes_what_it_reads_again_as_the_text_say
 
 
 @pytest.mark.parametrize("version", [0, 2, 3])
-def test_foreach_batch_goes_on_with_the_newest_checkpoint_where_an_older_one_was_refused(
-    version: int, scene: CommitScene
-) -> None:
+def test_foreach_batch_goes_on_with_the_newest_checkpoint_after_a_refusal(version: int, scene: CommitScene) -> None:
     query = ForeachBatch(scene)
     query.start(4)
     query.committed, query.first_row = version, 50  # planned anew
@@ -233,9 +229,7 @@ def test_foreach_batch_goes_on_with_the_newest_checkpoint_where_an_older_one_was
     assert found(scene) == query.rows(0, 1, 2, 3, 4)
 
 
-def test_foreach_batch_with_a_new_id_writes_the_batches_of_the_older_checkpoint_as_the_text_says(
-    scene: CommitScene,
-) -> None:
+def test_foreach_batch_with_a_new_id_writes_the_batches_of_the_older_checkpoint(scene: CommitScene) -> None:
     query = ForeachBatch(scene)
     query.start(4)
     visible_before = query.rows(0, 1, 2, 3)
@@ -270,9 +264,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_batch_is_written_once_after_the_decisions_topic_is_configured_as_the_text_says(
-    name: str, scene: CommitScene, query: Query
-) -> None:
+def test_batch_is_written_once_after_its_decisions_topic_is_mended(name: str, scene: CommitScene, query: Query) -> None:
     query.start()
     query.stop_when_decided()
     wrong, right = CHANGES[name]
@@ -334,9 +326,7 @@ def test_query_that_no_broker_knew_the_new_topic_of_starts_again(
     assert found(scene) == query.rows(0, 1)
 
 
-def test_unreadable_decision_costs_a_repetition_of_the_last_batch_at_most_as_the_text_says(
-    scene: CommitScene, query: Query
-) -> None:
+def test_unreadable_decision_costs_a_repetition_of_the_last_batch_at_most(scene: CommitScene, query: Query) -> None:
     query.start(2)
     query.committed = 1
     foreign = scene.transaction("foreign", TransactionVersion.V2, 60_000)
@@ -382,9 +372,7 @@ def test_batch_that_took_too_long_is_written_once_with_a_longer_timeout_or_small
 # --- lost records -----------------------------------------------------------------------------------------------------
 
 
-def test_batch_whose_records_are_gone_is_repeated_under_a_new_id_as_the_text_says(
-    scene: CommitScene, query: Query
-) -> None:
+def test_batch_whose_records_are_gone_is_repeated_under_a_new_id(scene: CommitScene, query: Query) -> None:
     """The first task's records are visible, those of the second were aborted and are gone."""
     query.start()
     query.stop_when_decided()

@@ -114,9 +114,7 @@ def test_batch_that_was_decided_before_the_timeout_was_refused_is_written_once(s
 
 
 @pytest.mark.parametrize("limits", [[LIMIT_MS], [None]])
-def test_timeout_that_is_refused_under_an_unchanged_limit_is_an_error(
-    limits: list[int | None], scene: CommitterScene
-) -> None:
+def test_timeout_refused_under_an_unchanged_limit_is_an_error(limits: list[int | None], scene: CommitterScene) -> None:
     scene.limits = limits
     committer = scene.long_lived_committer()
     scene.network.transaction_errors["InitProducerId"].append(ErrorCode.invalid_transaction_timeout)
@@ -152,9 +150,7 @@ def producer_ids_asked(scene: CommitterScene) -> list[str | None]:
 
 
 @pytest.mark.parametrize(("version", "asked"), [(V1, [SINK]), (V2, [])])
-def test_committer_keeps_the_lead_for_its_next_batch(
-    version: TransactionVersion, asked: list[str], scene: CommitterScene
-) -> None:
+def test_committer_leads_its_next_batch(version: TransactionVersion, asked: list[str], scene: CommitterScene) -> None:
     """Not under V1, where the next batch needs an epoch of its own."""
     scene.cluster.coordinators.version = version
     planner, committer = scene.long_lived_committer(), scene.long_lived_committer()
@@ -262,9 +258,7 @@ def test_note_that_is_not_acknowledged_fails_the_query_which_goes_on_after_a_res
 
 
 @pytest.mark.parametrize("is_noticed_by", ["plan", "commit"])
-def test_kept_process_whose_decisions_topic_was_deleted_creates_it_at_the_next_start(
-    is_noticed_by: str, scene: CommitterScene
-) -> None:
+def test_process_whose_decisions_topic_was_deleted_makes_it_at_start(is_noticed_by: str, scene: CommitterScene) -> None:
     planner, committer = scene.long_lived_committer(), scene.long_lived_committer()
     committer.commit(micro_batch(0), [scene.planned_task(planner, 0, STREAM)], 1)
     written = scene.planned_task(planner, 6, STREAM)
@@ -279,9 +273,7 @@ def test_kept_process_whose_decisions_topic_was_deleted_creates_it_at_the_next_s
 
 
 @pytest.mark.parametrize("process", ["planner", "committer"])
-def test_process_that_has_lost_the_decisions_topic_survives_that_it_goes_again(
-    process: str, scene: CommitterScene
-) -> None:
+def test_process_that_lost_the_decisions_topic_survives_it_again(process: str, scene: CommitterScene) -> None:
     """It was created again by another sink, and the plan has failed because of that."""
     planner, committer = scene.long_lived_committer(), scene.long_lived_committer()
     committer.commit(micro_batch(0), [scene.planned_task(planner, 0, STREAM)], 1)
@@ -314,9 +306,7 @@ def test_topic_that_is_gone_when_a_protocol_is_repeated_with_another_timeout_is_
 
 
 @pytest.mark.parametrize("deleted", [BatchId.of_app("app", 1), micro_batch(1)], ids=str)
-def test_repeated_batch_whose_decision_is_gone_is_not_written_twice_without_an_error(
-    deleted: BatchId, scene: CommitterScene
-) -> None:
+def test_repeated_batch_whose_decision_is_gone_is_an_error_if_written(deleted: BatchId, scene: CommitterScene) -> None:
     """The process that plans is new: it cannot know. The one that commits has decided the batch."""
     committer = scene.long_lived_committer()
     committer.commit(deleted, [scene.planned_task(scene.long_lived_committer(), 0)], 1)

@@ -290,9 +290,7 @@ def rows_of(version: int) -> RowDigest:
 
 @pytest.mark.parametrize("rows", [OTHER_ROWS, MORE_ROWS])
 @pytest.mark.parametrize("batch", [micro_batch(7), version_of_app(7)], ids=["micro-batch", "version of an app"])
-def test_repeated_batch_with_other_rows_fails_after_its_transactions_are_aborted(
-    batch: BatchId, rows: RowDigest
-) -> None:
+def test_repeated_batch_with_other_rows_fails_after_its_abort(batch: BatchId, rows: RowDigest) -> None:
     decisions = by_series(replace(decision(batch, A, B), rows=ROWS).settled())
     steps: list[Step] = []
     text = error_of(recorded(commit(batch, [B], NOW_MS, rows=rows), steps), ChangedBatchError, ReadDecisions=decisions)
@@ -352,9 +350,7 @@ def test_rows_of_old_versions_are_forgotten_and_their_repetition_fails() -> None
 
 
 @pytest.mark.parametrize(("written", "skipped"), [([], 10), ([A], 5)])
-def test_nothing_is_decided_if_tasks_have_skipped_rows_of_a_batch_whose_decision_is_gone(
-    written: list[OpenTransaction], skipped: int
-) -> None:
+def test_nothing_is_decided_if_tasks_have_skipped_rows_undecided(written: list[OpenTransaction], skipped: int) -> None:
     steps: list[Step] = []
     assert error_of(recorded(commit(micro_batch(7), written, NOW_MS, rows=ROWS), steps), DataLossError) == (
         f"decisions are gone: micro-batch 7 of query {QUERY} was decided when its tasks began, which therefore have not"

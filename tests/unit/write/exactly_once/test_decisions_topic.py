@@ -179,9 +179,7 @@ def test_existing_topic_with_few_replicas_warns(
     assert caplog.messages == expected
 
 
-def test_existing_topic_has_as_many_replicas_as_a_small_cluster_has_brokers(
-    scene: CommitScene, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_existing_topic_has_replicas_for_all_brokers(scene: CommitScene, caplog: pytest.LogCaptureFixture) -> None:
     del scene.cluster.brokers[3]
     keep_replicas(scene, 2)
     ensure(scene, Admin(scene))

@@ -42,9 +42,7 @@ def test_every_row_is_visible_exactly_once_after_a_disturbance_at_any_request(sc
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("overlapping", [False, True])
 @pytest.mark.parametrize("version", TransactionVersion)
-def test_every_row_is_visible_exactly_once_after_many_random_disturbances(
-    version: TransactionVersion, overlapping: bool
-) -> None:
+def test_rows_are_visible_once_after_random_disturbances(version: TransactionVersion, overlapping: bool) -> None:
     found = walk(
         Scenario(version, batches=3, overlapping=overlapping, tasks=2, rows=2),
         seed=1,

@@ -132,9 +132,7 @@ def test_broker_that_lags_behind_a_recreated_decisions_topic_is_not_believed(sce
 
 
 @pytest.mark.parametrize("node_id", [2, 3])
-def test_driver_that_begins_with_metadata_of_a_broker_that_lags_behind_reads_all_decisions(
-    scene: CommitScene, node_id: int
-) -> None:
+def test_driver_with_metadata_of_a_broker_that_lags_reads_all_decisions(scene: CommitScene, node_id: int) -> None:
     old = scene.cluster.topics[DECISIONS.topic]
     scene.cluster.create_topic(DECISIONS.topic)
     run_batches(scene, scene.committer(), 0)
@@ -159,9 +157,7 @@ def test_truncated_log_of_decisions_is_named(scene: CommitScene) -> None:
     assert "failOnDataLoss" not in str(raised.value)
 
 
-def test_decisions_whose_log_starts_later_than_they_were_read_are_gone_without_advice_for_readers(
-    scene: CommitScene,
-) -> None:
+def test_decisions_whose_log_starts_later_are_gone_without_advice_for_readers(scene: CommitScene) -> None:
     committer = scene.committer()
     run_batches(scene, committer, 0)
     run_batches(scene, scene.committer(), 1, 2)

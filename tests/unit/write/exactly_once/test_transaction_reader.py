@@ -54,9 +54,7 @@ def is_committed(scene: CommitScene, transaction: OpenTransaction) -> bool:
 # --- markers that are late --------------------------------------------------------------------------------------------
 
 
-def test_marker_that_is_late_is_no_loss_and_the_next_start_recovers(
-    scene: CommitScene, transaction: OpenTransaction
-) -> None:
+def test_late_marker_is_no_loss_and_the_next_start_recovers(scene: CommitScene, transaction: OpenTransaction) -> None:
     assert scene.committer().decide(micro_batch(0), [transaction])
     write_markers = time_out(scene, transaction)
     unknown = rf"{transaction.transactional_id} .* no marker .* t-0, t-1, t-2\. Nothing is lost: start the query again"
@@ -114,9 +112,7 @@ def test_partition_that_cannot_be_read_is_named_once_the_others_were_read(
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_marker_of_an_earlier_epoch_says_nothing(
-    committed: bool, scene: CommitScene, transaction: OpenTransaction
-) -> None:
+def test_earlier_epochs_marker_says_nothing(committed: bool, scene: CommitScene, transaction: OpenTransaction) -> None:
     scene.cluster.coordinators.init(transaction.transactional_id, 60_000)
     later = scene.task(0, 100)
     producer_id, epoch = later.producer
@@ -142,9 +138,7 @@ def test_marker_of_the_transaction_itself_is_taken(
 
 @pytest.mark.parametrize("node_id", [1, 2, 3])
 @pytest.mark.parametrize("committed", [True, False])
-def test_transaction_is_found_although_a_broker_lags_behind_its_recreated_topic(
-    committed: bool, node_id: int, scene: CommitScene
-) -> None:
+def test_transaction_is_found_though_a_broker_lags_behind(committed: bool, node_id: int, scene: CommitScene) -> None:
     old = scene.cluster.topics["t"]
     scene.cluster.create_topic("t", 3)
     transaction = scene.task(0, 0)
@@ -173,9 +167,7 @@ def fill(scene: CommitScene) -> None:
         scene.write(T0, "-1")
 
 
-def test_long_log_is_not_read_to_its_end_while_the_marker_is_not_written(
-    scene: CommitScene, transaction: OpenTransaction
-) -> None:
+def test_long_log_is_not_read_before_its_marker_is_written(scene: CommitScene, transaction: OpenTransaction) -> None:
     time_out(scene, transaction)
     fill(scene)
     scene.read_slowly(1)
@@ -185,9 +177,7 @@ def test_long_log_is_not_read_to_its_end_while_the_marker_is_not_written(
     assert scene.clock() - began < TIMEOUT_S + 5
 
 
-def test_marker_that_was_written_is_found_at_the_end_of_a_long_log(
-    scene: CommitScene, transaction: OpenTransaction
-) -> None:
+def test_marker_is_found_at_the_end_of_a_long_log(scene: CommitScene, transaction: OpenTransaction) -> None:
     one = transaction._replace(written=transaction.written[:1])
     write_markers = time_out(scene, transaction)
     fill(scene)
@@ -214,9 +204,7 @@ def test_each_transaction_of_a_batch_has_its_own_deadline(scene: CommitScene) ->
 
 
 @pytest.mark.parametrize("state", ["CompleteAbort", "Empty", None], ids=["ended", "used again", "forgotten"])
-def test_marker_is_lost_if_the_coordinator_has_no_marker_to_write(
-    state: str | None, scene: CommitScene, transaction: OpenTransaction
-) -> None:
+def test_marker_that_nobody_has_is_lost(state: str | None, scene: CommitScene, transaction: OpenTransaction) -> None:
     time_out(scene, transaction, state or "")
     if state is None:
         del scene.cluster.coordinators.transactions[transaction.transactional_id]
