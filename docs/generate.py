@@ -11,7 +11,7 @@ import ast
 import inspect
 import json
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from functools import partial
@@ -165,20 +165,12 @@ def public_members(module_name: str) -> dict[str, Any]:
 
 
 def commands() -> str:
-    """The commands of `kafkameta` with the first line of their help, and the arguments and options of each alone."""
-    found = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    uses = Counter(parameter.help for command in found.values() for parameter in command.params)
+    """The commands of `kafkameta` with their arguments and the first line of their help."""
     lines = []
-    for name, command in found.items():
-        own = ", ".join(f"`{shown(parameter)}`" for parameter in command.params if uses[parameter.help] == 1)
-        lines.append(f"- `kafkameta {name}` {own}{': ' if own else ''}{command.help.splitlines()[0]}\n")
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        arguments = [one.name.upper() for one in command.params if one.param_type_name == "argument"]
+        lines.append(f"- `{' '.join(('kafkameta', name, *arguments))}`: {command.help.splitlines()[0]}\n")
     return "".join(lines)
-
-
-def shown(parameter: Any) -> str:
-    """The name of a command's parameter, of an option with its metavar."""
-    is_option = parameter.param_type_name == "option"
-    return " ".join(filter(None, [*parameter.opts, parameter.metavar])) if is_option else parameter.name.upper()
 
 
 def metrics() -> str:
