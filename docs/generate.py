@@ -80,8 +80,8 @@ def values_of(option: Option) -> str:
     types = type_of(option)
     if "," in types and option.default:
         return re.sub(rf"\b{re.escape(option.default)}(?=,|$)", r"**\g<0>**", types)
-    if types in ("boolean", option.default):
-        return option.default or ""
+    if option.default and types in ("boolean", "int", "long", option.default):
+        return option.default
     return ", ".join(filter(None, ("" if types == "string" else types, option.default)))
 
 
