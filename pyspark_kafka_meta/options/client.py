@@ -37,7 +37,7 @@ class ClientOptions:
         "Required. Brokers to connect to first, as host:port.",
     )
     client_id: str = _connections.short_text(
-        "kafka.client.id", "Client name in brokers' logs, metrics and quotas.", default="kafkameta"
+        "kafka.client.id", "Name in brokers' logs, metrics and quotas.", default="kafkameta"
     )
     request_timeout_ms: int = _connections.number(
         "kafka.request.timeout.ms", "30000", "Maximum wait for a response.", low=1

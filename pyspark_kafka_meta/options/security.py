@@ -264,8 +264,8 @@ class SecurityOptions:
         None,
         parse_provider,
         "Option 'oauthTokenProvider' must be module:Class",
-        "For OAUTHBEARER: module:Class, created without arguments, with a thread-safe `token()`. An OSError is "
-        "retried; other exceptions end the query.",
+        "For OAUTHBEARER: module:Class, without arguments, with a thread-safe `token()`. An OSError is retried; other "
+        "exceptions end the query.",
     )
     oauth_token_endpoint_url: str | None = _sasl_rows.text(
         "kafka.sasl.oauthbearer.token.endpoint.url", "OpenID Connect token endpoint, for client credentials."

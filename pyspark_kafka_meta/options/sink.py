@@ -149,8 +149,7 @@ class TransactionOptions:
         DECISIONS_TOPIC,
         topic_name,
         "Option 'decisionsTopic' must be the name of one topic, got '{value}'",
-        "Compacted topic of the batches that sinks have written; created if it does not exist. Set another name on "
-        "sources too.",
+        "Compacted topic of the batches that sinks have written, created if missing. Set another name on sources too.",
         queries=Query.EXACTLY_ONCE | Query.RECORDS | Query.TRANSACTIONS,
     )
     txn_app_id: str | None = _transactions.option(

@@ -65,8 +65,7 @@ class ReadOptions:
     skip_corrupt_batches: bool = _failures.choice(
         "onCorruptBatch",
         {"fail": False, "skip": True},
-        "A record batch that is corrupt in two fetches: fail, or skip it with an event. Old message formats always "
-        "fail.",
+        "A record batch that is corrupt in two fetches: fail, or skip it with an event; old formats always fail.",
     )
     max_decompressed_batch_bytes: int = _failures.number(
         "maxDecompressedBatchBytes",
@@ -80,8 +79,8 @@ class ReadOptions:
         None,
         partial(parsers.parse_choice, values={"fail": "fail", "earliest": "earliest", "latest": "latest"}),
         "Option 'onTopicRecreated' must be fail, earliest or latest, got '{value}'",
-        "A topic that is recreated during a stream: fail, or continue without the old topic's unread records. "
-        "Default: fail; earliest if failOnDataLoss is false.",
+        "A topic that is recreated during a stream: fail, or continue without its old unread records. Default: fail; "
+        "earliest if failOnDataLoss is false.",
         queries=Query.RECORDS_STREAM,
     )
     new_partitions_at_latest: bool = _failures.choice(
@@ -99,7 +98,7 @@ class ReadOptions:
     poll_timeout_ms: int = _failures.number(
         "kafkaConsumer.pollTimeoutMs",
         "120000",
-        "Maximum time without progress in a partition. Below 10000, slow brokers look like data loss.",
+        "Maximum time without progress in a partition; below 10000, slow brokers look like data loss.",
         low=1,
     )
 
@@ -133,7 +132,7 @@ class SourceOptions(ReadOptions, OffsetOptions):
         None,
         parsers.parse_pattern,
         "Option 'subscribePattern' must be a regular expression as Python's re reads it, got '{value}'",
-        "Python regular expression that matches anywhere in the names of topics, later ones included.",
+        "Python regular expression, searched in names of topics, also new ones.",
     )
     assigned: tuple[TopicPartition, ...] | None = _topics.option(
         "assign",
@@ -222,7 +221,7 @@ class SourceOptions(ReadOptions, OffsetOptions):
         parsers.parse_id,
         "Option 'commitOffsetsToGroup' must be a group id of at most 255 printable characters",
         "Consumer group to which a stream commits finished micro-batches, for lag monitoring only; before PySpark "
-        "4.2, Trigger.AvailableNow and Trigger.Once commit at the next start.",
+        "4.2, Trigger.AvailableNow and Once commit at the next start.",
         queries=Query.RECORDS_STREAM,
     )
     decisions_topic: str = option_field(options_of(TransactionOptions)["decisions_topic"])

@@ -202,7 +202,7 @@ class TypedValuesOptions:
     key_strategy: SubjectNameStrategy = _for_keys(value_strategy)
     value_subject: str | None = _values.text(
         "valueSubject",
-        "Subject, for all topics; in a context `:.staging:orders-value`; of Apicurio an artifact id.",
+        "Subject for all topics, also in a context (`:.staging:orders-value`); of Apicurio an artifact id.",
         excludes=("valueSubjectNameStrategy",),
     )
     key_subject: str | None = _for_keys(value_subject)
@@ -213,8 +213,7 @@ class TypedValuesOptions:
         "Option 'valueRecordName' must be the full name of a record, as shop.Order; several separated by commas, a "
         "name with a comma in double quotes",
         "Full name of the record (JSON: title), for the strategies record and topic-record and for a derived schema; "
-        "of Protobuf's message type (default: the first). Several Avro records become a struct with a member for "
-        "each. Quote a name with a comma.",
+        "of Protobuf's message type (default: the first). With several Avro records, a struct has a member for each.",
     )
     key_record_names: tuple[str, ...] | None = _for_keys(value_record_names)
     max_depth: int = _rows.number(
