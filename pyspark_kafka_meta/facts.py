@@ -23,7 +23,6 @@ class RecordsLost(NamedTuple):
     """Records of a partition were skipped.
 
     Attributes:
-        lost_from_offset: first lost offset.
         lost_until_offset: exclusive end of the lost offsets, None if unknown. Reading continues there, or in a
             truncated log at lost_from_offset.
         error: why the records were lost.
@@ -78,7 +77,6 @@ class SchemaLookup(NamedTuple):
         latency_ms: with its retries.
         error: why it failed, else None.
         schema_id: requested, found or registered schema, or that of the first malformed value.
-        schema_guid: requested schema, if a header names it by its GUID.
     """
 
     reason: LookupReason

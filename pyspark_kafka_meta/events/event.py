@@ -162,8 +162,8 @@ class Event:
         sequence: number of the event in its cache, from 1.
         time_ms: end of the event, ms since 1970 UTC.
         cause_error_code: Kafka's error code of the cause, or 0.
-        generation_before: good responses before the event.
-        generation_after: good responses, this one included.
+        generation_before: good responses until then.
+        generation_after: good responses until then.
         age_ms: age of the last good response when the attempt started.
         idle_ms: from the last leader lookup to the start of the attempt.
         lookups: leader lookups.

@@ -123,7 +123,7 @@ class Refreshed(NamedTuple):
         broker_id: broker of the request, None for a bootstrap address.
         latency_ms: duration with connecting, until a task processes the response; of a schema lookup with retries.
         attempt: its number since the last good response, from 1; 0 without one.
-        error: why a request failed, records were lost or a value could not be decoded.
+        error: what went wrong, else None.
         recovery_ms: duration of the problem that the event ended; 0 for a hint in the error response.
     """
 

@@ -75,17 +75,13 @@ class SnapshotChanges:
     events of a cache yield its metadata.
 
     Attributes:
-        brokers_added: node ids.
-        brokers_removed: node ids.
-        brokers_moved: node ids with a new host or port.
-        topics_added: topic names.
-        topics_removed: topic names.
-        topics_recreated: topics with a new topic id.
-        partitions_added: new partitions of known topics.
-        partitions_removed: partitions that a recreated topic lost.
+        brokers_moved: with a new host or port.
+        topics_recreated: with a new topic id.
+        partitions_added: of known topics.
+        partitions_removed: that a recreated topic lost.
         partitions_learned: leaders in topics_added, topics_recreated and partitions_added.
         leaders_changed: known partitions with a new leader or epoch.
-        stale_ignored: partitions that the response had with an older epoch, or lacked.
+        stale_ignored: partitions with an older epoch in the response, or none.
     """
 
     brokers_added: tuple[int, ...] = ()
