@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pyspark_kafka_meta.events.event import Origin
     from pyspark_kafka_meta.model import OpenTransaction
     from pyspark_kafka_meta.write.exactly_once.batch_committer import BatchCommitter
-    from pyspark_kafka_meta.write.partition_queue import TaskOutput
 
 logger = logging.getLogger(__name__)
 
@@ -95,31 +94,15 @@ class TaskCommit(WriterCommitMessage):
 
     Attributes:
         records: number of rows that were written.
-        partitions: with rows, by topic: bit n of the number stands for partition n.
         transaction: in which the rows wait for the driver's commit; None without `kafka.transactional.id` or rows.
         batch: of an exactly-once write.
         rows: of an exactly-once write, also those that the task did not write because their batch was decided before.
     """
 
     records: int
-    partitions: Mapping[str, int]
     transaction: OpenTransaction | None = None
     batch: BatchId | None = None
     rows: RowDigest = NO_ROWS
-
-    @classmethod
-    def of(
-        cls,
-        written: TaskOutput,
-        transaction: OpenTransaction | None = None,
-        batch: BatchId | None = None,
-        rows: RowDigest = NO_ROWS,
-    ) -> TaskCommit:
-        partitions: defaultdict[str, int] = defaultdict(int)
-        for topic, partition in written:
-            partitions[topic] |= 1 << partition
-        records = sum(offsets.records for offsets in written.values())
-        return cls(records, dict(partitions), transaction, batch, rows)
 
 
 @worker_memory("kafka.buffer.memory and spark.sql.execution.arrow.maxRecordsPerBatch")
@@ -152,7 +135,7 @@ def write_task(
         batch, batches = batch or _micro_batch(origin), digester.passing(batches)
         if is_written(plan.decisions, batch):
             deque(batches, maxlen=0)
-            return TaskCommit(0, {}, None, batch, digester.digest)
+            return TaskCommit(0, None, batch, digester.digest)
         require_owner(plan.decisions, batch)
     with worker_clients.client(options.client, options.events, origin) as client:
         transaction = None
@@ -164,7 +147,7 @@ def write_task(
             )
         written = TaskWriter(client, options.producer, columns, options.topic, transaction).write(batches)
         opened = None if transaction is None else transaction.opened(written)
-        return TaskCommit.of(written, opened, batch, digester.digest)
+        return TaskCommit(sum(offsets.records for offsets in written.values()), opened, batch, digester.digest)
 
 
 def _micro_batch(origin: Origin) -> BatchId:
@@ -224,8 +207,7 @@ def commit_transactions(options: SinkOptions, messages: Sequence[WriterCommitMes
     `commit_protocol.commit`; unless onChangedBatch is skip."""
     if options.transaction.transactional_id is None:
         return
-    transactions = _transactions(messages)
-    commits = [message for message in messages if isinstance(message, TaskCommit)]
+    transactions, commits = _transactions(messages), _commits(messages)
     batch = next((commit.batch for commit in commits if commit.batch is not None), None)
     rows = sum((commit.rows for commit in commits), NO_ROWS)
     # The first micro-batch of a query takes over the sink, also without rows.
@@ -251,19 +233,13 @@ def abort_batch(options: SinkOptions, messages: Sequence[WriterCommitMessage | N
 
 def log_commit(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
     """`what` is a batch or a micro-batch with its number."""
-    commits = [message for message in messages if isinstance(message, TaskCommit)]
-    partitions: defaultdict[str, int] = defaultdict(int)
-    for commit in commits:
-        for topic, bits in commit.partitions.items():
-            partitions[topic] |= bits
-    records = sum(commit.records for commit in commits)
-    count = sum(bits.bit_count() for bits in partitions.values())
-    logger.info("%s: %d tasks wrote %d records to %d partitions", what, len(commits), records, count)
+    commits = _commits(messages)
+    logger.info("%s: %d tasks wrote %d records", what, len(commits), sum(commit.records for commit in commits))
 
 
 def log_abort(messages: Sequence[WriterCommitMessage | None], what: str) -> None:
     """Warn of records that stay. A query that is stopped ends so too, mostly without any."""
-    records = sum(message.records for message in messages if isinstance(message, TaskCommit))
+    records = sum(commit.records for commit in _commits(messages))
     if records:
         logger.warning(
             "%s failed after some of its tasks had written %d records, which stay in their topics: a repetition writes "
@@ -273,7 +249,10 @@ def log_abort(messages: Sequence[WriterCommitMessage | None], what: str) -> None
         )
 
 
+def _commits(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCommit]:
+    return [message for message in messages if isinstance(message, TaskCommit)]
+
+
 def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[OpenTransaction]:
     """Of the tasks that wrote rows."""
-    commits = [message for message in messages if isinstance(message, TaskCommit)]
-    return [commit.transaction for commit in commits if commit.transaction is not None]
+    return [commit.transaction for commit in _commits(messages) if commit.transaction is not None]

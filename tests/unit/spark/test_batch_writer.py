@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,14 +14,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafka_meta.errors import AuthorizationError, ChangedBatchError, KafkaMetaError, UnknownTopicError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.model import (
-    OpenTransaction,
-    ProducerIdAndEpoch,
-    RowDigest,
-    TopicPartition,
-    TransactionSpan,
-    TransactionVersion,
-)
+from pyspark_kafka_meta.model import OpenTransaction, ProducerIdAndEpoch, RowDigest, TransactionSpan, TransactionVersion
 from pyspark_kafka_meta.options import SinkOptions
 from pyspark_kafka_meta.source import KafkaMetaDataSource
 from pyspark_kafka_meta.spark import batch_writer
@@ -30,7 +22,6 @@ from pyspark_kafka_meta.spark.batch_writer import TaskCommit, log_abort, log_com
 from pyspark_kafka_meta.spark.client_pool import worker_clients
 from pyspark_kafka_meta.write.exactly_once.decision import BATCH, STREAM, BatchId, Decision, TransactionPlan
 from pyspark_kafka_meta.write.input_columns import SinkColumns
-from pyspark_kafka_meta.write.partition_queue import AcknowledgedRange
 from tests.unit.scene import Scene
 
 OPTIONS = SinkOptions.parse(
@@ -81,33 +72,33 @@ def micro_batch(version: int) -> BatchId:
 
 def test_transactions_of_all_tasks_with_rows_are_committed(committer: Committer) -> None:
     batch = micro_batch(4)
-    messages = [TaskCommit(3, {"t": 1}, TRANSACTION, batch, RowDigest(3, 7)), TaskCommit(0, {}, None, batch)]
+    messages = [TaskCommit(3, TRANSACTION, batch, RowDigest(3, 7)), TaskCommit(0, None, batch)]
     batch_writer.commit_transactions(OPTIONS, messages)
     assert committer.committed == [(batch, [TRANSACTION])]
 
 
 def test_first_micro_batch_takes_over_the_sink_although_it_has_no_rows(committer: Committer) -> None:
     """A later micro-batch may not: its query would count as one that another has replaced."""
-    batch_writer.commit_transactions(OPTIONS, [TaskCommit(0, {}, None, micro_batch(0))])
+    batch_writer.commit_transactions(OPTIONS, [TaskCommit(0, None, micro_batch(0))])
     assert committer.committed == [(micro_batch(0), [])]
 
 
 @pytest.mark.parametrize("batch", [micro_batch(1), BatchId(BATCH, "random", 0)], ids=["micro-batch", "batch"])
 def test_another_batch_without_rows_commits_nothing(committer: Committer, batch: BatchId) -> None:
-    batch_writer.commit_transactions(OPTIONS, [TaskCommit(0, {}, None, batch)])
+    batch_writer.commit_transactions(OPTIONS, [TaskCommit(0, None, batch)])
     assert committer.committed == []
 
 
 def test_a_batch_without_transactions_needs_no_commit(committer: Committer) -> None:
     options = SinkOptions.parse({"kafka.bootstrap.servers": "broker:9092", "topic": "t"})
     for batch in (None, BatchId(BATCH, "random", 0), micro_batch(0)):
-        batch_writer.commit_transactions(options, [TaskCommit(3, {"t": 1}, None, batch)])
+        batch_writer.commit_transactions(options, [TaskCommit(3, None, batch)])
     assert committer.committed == []
 
 
 def skipped(*rows: int) -> list[TaskCommit]:
     """The messages of the tasks of a decided batch, which have read so many rows."""
-    return [TaskCommit(0, {}, None, micro_batch(4), RowDigest(number, 2**63 * number)) for number in rows]
+    return [TaskCommit(0, None, micro_batch(4), RowDigest(number, 2**63 * number)) for number in rows]
 
 
 def test_rows_that_tasks_did_not_write_are_compared_with_those_of_the_decision(committer: Committer) -> None:
@@ -138,11 +129,11 @@ def test_task_of_a_decided_batch_reports_unwritten_rows(committer: Committer, mo
     assert batch_writer.write_task(OPTIONS, columns, one_batch, committer.plan(STREAM), micro_batch(4)) == commit
 
 
-@pytest.mark.parametrize(("others", "all_ended"), [([None], False), ([TaskCommit(0, {})], True)])
+@pytest.mark.parametrize(("others", "all_ended"), [([None], False), ([TaskCommit(0)], True)])
 def test_driver_that_aborts_a_batch_is_told_the_transactions_that_spark_knows(
     others: list[TaskCommit | None], all_ended: bool, committer: Committer
 ) -> None:
-    batch_writer.abort_batch(OPTIONS, [TaskCommit(3, {"t": 1}, TRANSACTION, micro_batch(4)), *others], "a batch")
+    batch_writer.abort_batch(OPTIONS, [TaskCommit(3, TRANSACTION, micro_batch(4)), *others], "a batch")
     assert committer.aborted == [(2, [TRANSACTION], all_ended)]
 
 
@@ -210,21 +201,12 @@ def test_process_that_commits_asks_no_broker(scene: Scene, client: KafkaClient) 
     assert scene.sent("Metadata") == []
 
 
-def test_commit_message_of_a_thousand_partitions_is_small() -> None:
-    commit = TaskCommit.of({TopicPartition("t", number): AcknowledgedRange(0, 5, 5) for number in range(1_000)})
-    assert commit.records == 5_000
-    assert len(pickle.dumps(commit)) < 1_000
-
-
-def test_log_line_counts_records_and_distinct_partitions_of_all_tasks(caplog: pytest.LogCaptureFixture) -> None:
-    one = AcknowledgedRange(5, 8, 3)
-    first = TaskCommit.of({TopicPartition("t", 0): one, TopicPartition("t", 7): one})
-    second = TaskCommit.of({TopicPartition("t", 7): one, TopicPartition("u", 0): one})
+def test_log_line_counts_the_records_of_all_tasks(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        log_commit([first, None, second, TaskCommit.of({})], "micro-batch 4")
-    assert caplog.messages == ["micro-batch 4: 3 tasks wrote 12 records to 3 partitions"]
+        log_commit([TaskCommit(3), None, TaskCommit(9), TaskCommit(0)], "micro-batch 4")
+    assert caplog.messages == ["micro-batch 4: 3 tasks wrote 12 records"]
 
 
 def test_records_of_a_failed_batch_are_counted(caplog: pytest.LogCaptureFixture) -> None:
-    log_abort([TaskCommit.of({TopicPartition("t", 0): AcknowledgedRange(0, 25, 15)}), None], "a batch")
+    log_abort([TaskCommit(15), None], "a batch")
     assert "its tasks had written 15 records" in caplog.text
