@@ -231,14 +231,13 @@ class TaskWriter:
         return self._queues[partition]
 
     def _sequence(self, partition: TopicPartition) -> PartitionSequence:
-        if self._transaction is not None:
-            return self._transaction.sequence(partition)
-        if not self._options.idempotent:
+        producer = self._transaction or self._client.producer
+        if self._transaction is None and not self._options.idempotent:
             return PartitionSequence(NO_PRODUCER)
-        if not self._client.producer.has_id:
+        if not producer.has_id:
             deadline = self._client.clock() + self._options.max_block_ms / 1000
-            self._client.producer.start(self._client.coordinators.producer_id(deadline))
-        return self._client.producer.sequence(partition)
+            producer.start(self._client.coordinators.producer_id(deadline))
+        return producer.sequence(partition)
 
     # --- queues to brokers --------------------------------------------------------------------------------------------
 

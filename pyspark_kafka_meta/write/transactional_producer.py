@@ -44,7 +44,7 @@ from collections.abc import Collection
 from pyspark_kafka_meta.errors import FencedError, KafkaMetaError, TransactionTimeoutError
 from pyspark_kafka_meta.facts import Ending, TransactionsEnded
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH, PartitionSequence
+from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH, ProducerState
 from pyspark_kafka_meta.kafka.protocol.apis import ApiResponse
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
 from pyspark_kafka_meta.model import (
@@ -69,8 +69,9 @@ ABORT_S = 5.0
 """Maximum wait for the abort of transactions, which the driver repeats for its next batch."""
 
 
-class TransactionalProducer:
-    """The transactions of one transactional id. Not thread-safe.
+class TransactionalProducer(ProducerState):
+    """The transactions of one transactional id. Without a producer id, the next one fences all earlier producers. Not
+    thread-safe.
 
     Attributes:
         transactional_id: of a task attempt, or, for the driver's own transactions, of the sink.
@@ -90,13 +91,12 @@ class TransactionalProducer:
             timeout_ms: after which the coordinator aborts a transaction.
             max_block_ms: maximum wait for the coordinator.
         """
+        super().__init__()
         self.transactional_id = transactional_id
         self.version = version
         self._client = client
         self._timeout_ms = timeout_ms
         self._max_block_ms = max_block_ms
-        self._producer = NO_PRODUCER
-        self._sequences: dict[TopicPartition, PartitionSequence] = {}
         self._partitions: set[TopicPartition] = set()  # of the open transaction
         self._began_at: float | None = None  # without an open transaction None
 
@@ -109,12 +109,7 @@ class TransactionalProducer:
             producer = self._fence(deadline)
             while producer.epoch >= LAST_EPOCHS and self._client.clock() < deadline:
                 producer = self._fence(deadline)
-            self._start(producer)
-
-    @property
-    def has_id(self) -> bool:
-        """Whether there is a producer id. Without one, the next transaction would fence all earlier producers."""
-        return self._producer != NO_PRODUCER
+            self.start(producer)
 
     def add(self, partitions: Collection[TopicPartition]) -> None:
         """Make partitions part of the transaction. Call it before the first Produce to them.
@@ -134,11 +129,6 @@ class TransactionalProducer:
         if self.version is TransactionVersion.V1:
             self._client.coordinators.add_partitions(self.transactional_id, self._producer, new, self._deadline())
         self._partitions.update(new)
-
-    def sequence(self, partition: TopicPartition) -> PartitionSequence:
-        """The sequence numbers of an added partition, which its writer takes. They continue in the next transaction,
-        unless the end of this transaction raises the epoch (race 2)."""
-        return self._sequences.setdefault(partition, PartitionSequence(self._producer))
 
     def opened(self, written: TaskOutput) -> OpenTransaction | None:
         """The open transaction with the offsets of its records, for the driver; None if no transaction is open."""
@@ -164,7 +154,7 @@ class TransactionalProducer:
         self._partitions.clear()
         self._began_at = None
         if ended.result != NO_PRODUCER:
-            self._start(ended.result if ended.result.epoch < LAST_EPOCHS else NO_PRODUCER)
+            self.start(ended.result if ended.result.epoch < LAST_EPOCHS else NO_PRODUCER)
 
     def abort(self) -> None:
         """Abort the open transaction, if there is one. If the coordinator does not respond within `ABORT_S`, this logs
@@ -192,10 +182,6 @@ class TransactionalProducer:
                 "tasks), or raise kafka.transaction.timeout.ms and transaction.max.timeout.ms of the brokers; a "
                 "micro-batch that was planned keeps its rows"
             )
-
-    def _start(self, producer: ProducerIdAndEpoch) -> None:
-        """Use another producer id or epoch, whose sequence numbers start at 0."""
-        self._producer, self._sequences = producer, {}
 
     def _fence(self, deadline: float) -> ProducerIdAndEpoch:
         """InitProducerId."""

@@ -1,4 +1,4 @@
-"""`ProducerState`: the producer id of a client, and the sequence numbers of its partitions; no I/O.
+"""`ProducerState`: the id of a producer, and the sequence numbers of its partitions; no I/O.
 
 Each record batch carries the number of its first record in its partition, so that a broker accepts a batch once and in
 order (KIP-98). The numbers continue in the worker's next task. Follows Kafka's `TransactionManager`, but the epoch is
@@ -44,26 +44,27 @@ class PartitionSequence:
 
 
 class ProducerState:
-    """The idempotent producer of one client. It has a producer id from the first write until a task fails."""
+    """The idempotent producer of one client, from the first write until a task fails, or of a transactional id."""
 
     def __init__(self) -> None:
-        self._producer: ProducerIdAndEpoch | None = None
+        self._producer = NO_PRODUCER
         self._sequences: dict[TopicPartition, PartitionSequence] = {}
 
     @property
     def has_id(self) -> bool:
-        return self._producer is not None
+        return self._producer != NO_PRODUCER
 
     def start(self, producer: ProducerIdAndEpoch) -> None:
+        """Use another producer id or epoch, whose sequence numbers start at 0."""
         self._producer, self._sequences = producer, {}
 
     def forget(self) -> None:
         """Use the producer id no more: after a failed task nobody knows which of its batches the logs hold."""
-        self._producer = None
+        self._producer = NO_PRODUCER
 
     def sequence(self, partition: TopicPartition) -> PartitionSequence:
         """The sequence of a partition, which its task changes. Call it only while there is an id."""
-        assert self._producer is not None
+        assert self.has_id
         return self._sequences.setdefault(partition, PartitionSequence(self._producer))
 
 
