@@ -6,8 +6,8 @@ import random
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,14 +15,13 @@ from pyspark_kafka_meta.errors import KafkaMetaError
 from pyspark_kafka_meta.facts import ClientFact, Closed, Opened
 from pyspark_kafka_meta.kafka.client.next_request import ReadReplicas, Throttles
 from pyspark_kafka_meta.kafka.client.producer_state import ProducerState
-from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache, MetadataNetwork, failure_reason
+from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache, failure_reason
 from pyspark_kafka_meta.kafka.metadata.cache_state import CacheFact
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import backoff_s
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
-from pyspark_kafka_meta.kafka.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from pyspark_kafka_meta.kafka.protocol.requests import Network
-from pyspark_kafka_meta.model import Address, MetadataResponse, TopicMetadata, TopicPartition
+from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 
 RequestCounts = dict[int, tuple[int, int]]
@@ -114,7 +113,7 @@ class ClientState:
     ) -> None:
         """
         Args:
-            topic_filter: the cache has all topics for which it is true, and no others.
+            topic_filter: as of `MetadataCache`.
             network: sockets by default.
         """
         self.options = options
@@ -129,12 +128,7 @@ class ClientState:
         self.producer = ProducerState()
         self.network: Network = KafkaNetwork(ConnectionSettings.of(options)) if network is None else network
         self.cache = MetadataCache(
-            self.network if topic_filter is None else TopicPatternNetwork(self.network, topic_filter),
-            options,
-            self.report,
-            clock=clock,
-            sleep=sleep,
-            rng=self.rng,
+            self.network, options, self.report, topic_filter, clock=clock, sleep=sleep, rng=self.rng
         )
         self._similar_names: dict[str, str] = {}  # by unknown topic
         self._cleanup_policies: dict[str, tuple[str | None, float]] = {}  # by topic, with the time of the request
@@ -171,27 +165,3 @@ class ClientState:
         self.report(Closed())
         self.publisher.close()
         self.network.close()
-
-
-class TopicPatternNetwork:
-    """The network of a cache that discovers topics: requests Metadata of all topics, and passes on those whose names
-    `matches` accepts. Follows Spark's `ConsumerStrategy`, which matches a part of a name, unlike Kafka's consumer."""
-
-    def __init__(self, network: MetadataNetwork, matches: Callable[[str], bool]) -> None:
-        self._network = network
-        self._matches = matches
-        self._topics: frozenset[str] = frozenset()  # of the in-flight request
-
-    def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None:
-        self._topics = frozenset(topics or ())
-        self._network.send_metadata(address, None, deadline)
-
-    def receive_metadata(self, deadline: float) -> MetadataResponse | None:
-        """The matching topics. Requested topics that are missing are added as unknown, as in a request by name."""
-        response = self._network.receive_metadata(deadline)
-        if response is None:
-            return None
-        found = tuple(topic for topic in response.topics if not topic.is_internal and self._matches(topic.name))
-        missing = sorted(self._topics - {topic.name for topic in found})
-        unknown = tuple(TopicMetadata(name, None, (), UNKNOWN_TOPIC_OR_PARTITION) for name in missing)
-        return replace(response, topics=found + unknown)

@@ -41,13 +41,15 @@ import random
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
 from pyspark_kafka_meta.kafka.metadata.cache_state import Attempt, CacheFact, CacheState
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import attempt_timeout_ms
 from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
-from pyspark_kafka_meta.model import Address, MetadataResponse, RefreshReason
+from pyspark_kafka_meta.kafka.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from pyspark_kafka_meta.model import Address, MetadataResponse, RefreshReason, TopicMetadata
 from pyspark_kafka_meta.options import ClientOptions
 
 
@@ -73,6 +75,7 @@ class MetadataCache(CacheState):
         network: MetadataNetwork,
         options: ClientOptions,
         observe: Callable[[CacheFact], None],
+        topic_filter: Callable[[str], bool] | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -81,10 +84,13 @@ class MetadataCache(CacheState):
         """
         Args:
             observe: takes what happens in this cache.
+            topic_filter: the cache discovers all topics for which it is true. Follows Spark's `ConsumerStrategy`, which
+                matches a part of a name, unlike Kafka's consumer.
             clock: monotonic seconds; deadlines use this clock.
         """
         super().__init__(observe, options, clock, rng or random.Random())
         self._network = network
+        self._topic_filter = topic_filter
         self._sleep = sleep
 
     def close(self) -> None:
@@ -157,7 +163,8 @@ class MetadataCache(CacheState):
     def _send(self, deadline: float) -> Attempt:
         attempt = self._begin(deadline)
         timeout_ms = attempt_timeout_ms(attempt.slow_before, self._options.request_timeout_ms)
-        self._network.send_metadata(attempt.address, attempt.topics, min(deadline, attempt.began + timeout_ms / 1000))
+        topics = attempt.topics if self._topic_filter is None else None
+        self._network.send_metadata(attempt.address, topics, min(deadline, attempt.began + timeout_ms / 1000))
         return attempt
 
     def _receive(self, attempt: Attempt, until: float) -> bool:
@@ -171,8 +178,18 @@ class MetadataCache(CacheState):
             if response is None:
                 self._attempt = attempt
                 return False
+            if self._topic_filter is not None:
+                response = _matching(response, self._topic_filter, attempt.topics)
             if self._handle_response(attempt, response):
                 return True
         if self.fatal_error is not None:
             raise self.fatal_error from None
         return False
+
+
+def _matching(response: MetadataResponse, matches: Callable[[str], bool], asked: Collection[str]) -> MetadataResponse:
+    """The topics that match. Those that were asked for and are missing are unknown, as in a request by name."""
+    found = tuple(topic for topic in response.topics if not topic.is_internal and matches(topic.name))
+    missing = sorted(set(asked) - {topic.name for topic in found})
+    unknown = tuple(TopicMetadata(name, None, (), UNKNOWN_TOPIC_OR_PARTITION) for name in missing)
+    return replace(response, topics=found + unknown)
