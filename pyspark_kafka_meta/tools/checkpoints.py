@@ -35,12 +35,7 @@ class CheckpointLag:
 
 
 def checkpoint_lag(checkpoint: str, cluster: Mapping[str, str]) -> CheckpointLag:
-    """The lag now. Raises KafkaMetaError: as `read_checkpoint` and `query_lag`.
-
-    Args:
-        checkpoint: as of `read_checkpoint`.
-        cluster: `kafka.*` options.
-    """
+    """The lag now. Raises KafkaMetaError: as `read_checkpoint` and `query_lag`."""
     progress = read_checkpoint(checkpoint)
     return CheckpointLag(progress, query_lag(cluster, progress.offsets))
 

@@ -325,12 +325,8 @@ class StateReader:
 
 
 class RepeatedPoll:
-    """Polls inside `with`: every `interval_s`, and at once after a poll that took longer.
-
-    Args:
-        name: of the thread.
-        from_end: whether the interval begins at the end of a poll, so that slow brokers get a pause, too.
-    """
+    """Polls inside `with`: every `interval_s`, and at once after a poll that took longer. With `from_end` the interval
+    begins at the end of a poll, so that slow brokers get a pause, too."""
 
     close_timeout_s = 2.0
     """Closing waits this long for a poll; brokers that do not respond take longer."""

@@ -78,13 +78,7 @@ def _ns(time_ms: float) -> int:
 
 
 def batch_span(progress: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]], events: Sequence[EventRow]) -> Span:
-    """The span of a finished micro-batch, with its phases, tasks and events.
-
-    Args:
-        progress: Spark's report.
-        tasks: see `TaskReports.tasks`.
-        events: of the micro-batch.
-    """
+    """The span of a finished micro-batch by Spark's report, with its phases, tasks (as of `TaskReports`) and events."""
     start_ms = _start_ms(progress)
     topics = sorted({topic for offset in end_offsets(progress) for topic in offset.topic_ids})
     topic = topics[0] if len(topics) == 1 else None

@@ -99,14 +99,8 @@ def follow_events(source: EventSource, wanted: EventFilter, show: Callable[[list
 
 @dataclass(frozen=True, slots=True)
 class FoundCaches:
-    """The contents of all caches at one time.
-
-    Attributes:
-        caches: they share their `Partitions`.
-        news: the newest events that changed what caches know.
-        now_ms: ms since 1970 UTC.
-        why_none: why there are no caches, else empty.
-    """
+    """What caches, which share their `Partitions`, know at one time, or why there are none; and the newest events that
+    changed what they know."""
 
     caches: Sequence[CacheContents]
     news: Sequence[EventRow]

@@ -81,13 +81,7 @@ def own_cluster(kind: DemoCluster | None, console: Console) -> Iterator[Changeab
 
 @dataclass(frozen=True, slots=True)
 class RunningQuery:
-    """The demo's query, while it runs.
-
-    Attributes:
-        activity: returns what Spark is doing.
-        events: the folder of its refresh events.
-        checkpoint: its checkpointLocation.
-    """
+    """The demo's query, while it runs: what Spark does, the folder of its refresh events, its checkpointLocation."""
 
     state_reader: StateReader
     activity: Callable[[], str]

@@ -63,12 +63,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class SceneResult:
-    """The result of one scene.
-
-    Attributes:
-        observation: what its checks saw; None if they saw nothing in time.
-        took_s: until then, or until the time was over.
-    """
+    """The result of one scene: what its checks saw, None if they saw nothing in time, and how long it took."""
 
     scene: Scene
     observation: str | None
@@ -76,12 +71,8 @@ class SceneResult:
 
 
 def scenes_of(cluster: Cluster, events: Path, is_whole: bool) -> list[Scene]:
-    """The scenes that a cluster of the demo's own can play, else those that change nothing; in order.
-
-    Args:
-        is_whole: whether all of them, else those of a first look.
-        events: the folder of the query's refresh events; the demo's own clients write theirs there too.
-    """
+    """The scenes that a cluster of the demo's own can play, else those that change nothing; in order. The demo's own
+    clients write their events to the folder of the query's."""
     scenes = {scene.number: scene for scene in _harmless_scenes(cluster, events)}
     if isinstance(cluster, ChangeableCluster):
         scenes |= {scene.number: scene for scene in _changing_scenes(cluster)}

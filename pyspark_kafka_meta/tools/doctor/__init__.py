@@ -46,13 +46,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check.
-
-    Attributes:
-        check: the checked object.
-        what: the result.
-        fix: what to do; empty only if the verdict is `OK`.
-    """
+    """The result of one check; `fix` is empty only if the verdict is `OK`."""
 
     check: str
     verdict: Verdict

@@ -124,12 +124,7 @@ def bootstrap_findings(results: Results) -> Iterator[Finding]:
 
 
 def broker_findings(brokers: Sequence[Broker], results: Results, rack: str) -> Iterator[Finding]:
-    """Findings on the advertised addresses, which reads use.
-
-    Args:
-        results: of these addresses.
-        rack: kafka.client.rack, or empty.
-    """
+    """Findings on the advertised addresses, which reads use; `rack` is kafka.client.rack, or empty."""
     if not brokers:
         yield fail("brokers", "the cluster reports no brokers", "wait until they have started, and try again")
     for broker in sorted(brokers):
@@ -217,13 +212,7 @@ def spark_session() -> Iterator[SparkSession]:
 def executor_findings(
     cluster: Mapping[str, str], addresses: Sequence[Address], events_path: str | None
 ) -> list[Finding]:
-    """Findings on the executors.
-
-    Args:
-        cluster: the `kafka.*` options.
-        addresses: of the brokers.
-        events_path: the eventsPath of the queries.
-    """
+    """Findings on the executors, which share `events_path`, the eventsPath of the queries."""
     if events_path is None:
         return _findings(cluster, addresses, None)
     folder, marker = folder_at(events_path), f"doctor-{uuid.uuid4().hex}"

@@ -40,13 +40,7 @@ class Requirement(NamedTuple):
 
 
 class Installed(NamedTuple):
-    """An installed package.
-
-    Attributes:
-        version: None if unknown.
-        import_error: empty if it can be imported.
-        is_missing: whether there is no such package at all.
-    """
+    """A package; `import_error` is empty if it can be imported."""
 
     version: str | None
     import_error: str

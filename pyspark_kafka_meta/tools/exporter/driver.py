@@ -188,12 +188,7 @@ class QueryListener(ProgressListener):
 
 
 def report_line(progress: Progress, lag: Sequence[LagRow] | None, refreshes: Mapping[str, int] | None) -> str:
-    """What a query did, in one line.
-
-    Args:
-        lag: None if it is unknown.
-        refreshes: number of Metadata requests by reason; None if it is unknown.
-    """
+    """What a query did, in one line: lag, and Metadata requests by reason, unless they are unknown."""
     name = progress["name"] or f"query {progress['id'][:ID_SHOWN]}"
     seconds = progress["batchDuration"] / 1000
     parts = [f"{name}, batch {progress['batchId']}: {progress['numInputRows'] or 0} records in {seconds:.1f} s"]

@@ -22,13 +22,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric family.
-
-    Attributes:
-        doc: what it measures.
-        labels: their names.
-        buckets: upper bounds of a histogram, without infinity.
-    """
+    """One metric family; `buckets` are the upper bounds of a histogram, without infinity."""
 
     name: str
     kind: Kind
@@ -186,12 +180,7 @@ Labels = tuple[str, ...]
 
 
 class Distribution:
-    """The observations of a histogram.
-
-    Attributes:
-        counts: observations in each bucket, the last one without an upper bound.
-        total: sum of all observations.
-    """
+    """The observations of a histogram: their `total`, and the `counts` in each bucket, the last one without a bound."""
 
     def __init__(self, buckets: tuple[float, ...]) -> None:
         self.counts = [0] * (len(buckets) + 1)
@@ -204,12 +193,7 @@ class Distribution:
 
 
 class Readings:
-    """The values of metrics at one moment.
-
-    Attributes:
-        numbers: of counters and gauges.
-        distributions: of histograms.
-    """
+    """The values of metrics at one moment: `numbers` of counters and gauges, `distributions` of histograms."""
 
     def __init__(self) -> None:
         self.numbers: dict[Metric, dict[Labels, float]] = {}

@@ -59,16 +59,8 @@ REFUSED_LOGIN_S = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollTargets:
-    """What is polled.
-
-    Attributes:
-        events: where events are read from.
-        application_id: whose events count; None for all.
-        cluster: `kafka.*` options; empty to ask no cluster.
-        decisions_topic: of the sinks in the cluster.
-        checkpoints: locations of checkpoints of queries that read from the cluster.
-        per_partition: whether lag is exported by partition too.
-    """
+    """What is polled: the events of an application, or of all, and the cluster of `kafka.*` options, if there are some.
+    The checkpoints are of queries that read from it."""
 
     events: EventSource
     application_id: str | None = None
@@ -254,12 +246,8 @@ class ReadingsCollector:
 
 
 def serve(get_readings: Callable[[], Readings], host: str, port: int) -> MetricsServer:
-    """Serve metrics at any path, and metrics of this process. Raises OptionError: prometheus_client is not installed,
-    or the address cannot be used.
-
-    Args:
-        port: 0 for a free port.
-    """
+    """Serve metrics at any path, and metrics of this process; at a free port for 0. Raises OptionError: the address
+    cannot be used, or prometheus_client is not installed."""
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
     except ImportError:
