@@ -12,8 +12,8 @@ docs/observe.md.
 
 It runs for fifteen seconds (`--seconds`), or until Ctrl-C. You will see lines such as these:
 
-    views, batch 0: 300 records in 3.1 s; 700 records and 12.3 s behind; refreshes: bootstrap 1
-    views, batch 1: 300 records in 0.4 s; 400 records and 12.9 s behind; refreshes: none
+    views, batch 0: 300 records in 3.1 s; 700 records behind, at most 12.3 s; refreshes: bootstrap 1
+    views, batch 1: 300 records in 0.4 s; 400 records behind, at most 12.9 s; refreshes: none
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from pyspark_kafka_meta.events.event import (
     head_of,
     outcome_of,
 )
-from pyspark_kafka_meta.events.origin import driver_name
+from pyspark_kafka_meta.events.origin import cli_origin, driver_name
 from pyspark_kafka_meta.events.sinks import BackgroundSink, EventSink, FolderSink, LossCount, folder_at, logger
 from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.kafka.client.client_state import ClientState, Traffic
@@ -236,9 +236,9 @@ class EventPublisher:
         return self._liveness.acquire(event.cache_id) if event.kind is EventKind.BORN else self._liveness.take_dead()
 
 
-def client_without_events(options: ClientOptions, origin: Origin) -> KafkaClient:
-    """A client whose events are only logged. The caller closes it."""
-    return KafkaClient(options, EventPublisher((), origin))
+def client_without_events(options: ClientOptions, origin: Origin | None = None) -> KafkaClient:
+    """A client, of a command unless `origin` tells otherwise, whose events are only logged. The caller closes it."""
+    return KafkaClient(options, EventPublisher((), origin or cli_origin()))
 
 
 def new_publisher(options: EventsOptions | None, origin: Origin) -> EventPublisher:

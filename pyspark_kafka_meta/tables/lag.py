@@ -82,6 +82,13 @@ class LagSummary(NamedTuple):
         unknown_ages = sum(row.seconds_behind is None for row in rows) - unknown
         return cls(sum(row.records_behind or 0 for row in rows), oldest_s, unknown_ages, unknown)
 
+    def __str__(self) -> str:
+        bound = "at least" if self.unknown_ages or self.unknown else "at most"
+        parts = [f"{self.records} records behind"]
+        parts += [] if self.oldest_s is None else [f"{bound} {self.oldest_s:.1f} s"]
+        parts += [f"{self.unknown} partitions without an end"] if self.unknown else []
+        return ", ".join(parts)
+
 
 def end_offsets(progress: Any) -> Iterator[SourceOffset]:
     """The end offset of each kafkameta source in a progress report of a query."""

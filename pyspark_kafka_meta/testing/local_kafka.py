@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Literal, Self
 
 from pyspark_kafka_meta.errors import ClusterError, KafkaMetaError
-from pyspark_kafka_meta.events.origin import cli_origin
 from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.java_launcher import find_java
 from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
@@ -337,7 +336,7 @@ def create_topic(
     """Create a topic. Does not wait until every broker knows it. Raises ClusterError: it exists, or the cluster refuses
     it or does not respond."""
     given = {"kafka.bootstrap.servers": ",".join(map(str, servers)), "kafka.client.id": CLIENT_ID}
-    with closing(client_without_events(ClientOptions.parse(given), cli_origin())) as client:
+    with closing(client_without_events(ClientOptions.parse(given))) as client:
         try:
             is_new = ClusterAdmin(client).create_topic(topic, partitions, replicas, config)
         except KafkaMetaError as error:

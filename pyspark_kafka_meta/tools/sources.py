@@ -12,7 +12,6 @@ from typing import Protocol, Self
 
 from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError, OptionError
 from pyspark_kafka_meta.events.default_folder import default_root
-from pyspark_kafka_meta.events.origin import cli_origin
 from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.model import Positions
 from pyspark_kafka_meta.options import ClientOptions, EventTableOptions, FetchOptions, SourceOptions
@@ -215,7 +214,7 @@ class TopicEvents:
 
     def __init__(self, options: SourceOptions) -> None:
         self.name = f"topic {options.topics[0]}"
-        self._client = client_without_events(stream_planner_options(options.client), cli_origin())
+        self._client = client_without_events(stream_planner_options(options.client))
         self._planner = OffsetPlanner(self._client, options.for_stream())
         self._reader = TaskReader(self._client, options, ["value"])
         self.unreadable: Sequence[EventFile] = ()

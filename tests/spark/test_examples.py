@@ -199,7 +199,7 @@ def test_the_listener_logs_lag_time_and_refreshes(user: User, at: list[str]) -> 
         scraped = response.read().decode()
     out += "".join(lines)
     assert_keeps_its_promise("query_listener.py", out, but_for="bootstrap")
-    behind = [int(count) for count in re.findall(r"s; (\d+) records and ", out)]
+    behind = [int(count) for count in re.findall(r"s; (\d+) records behind", out)]
     assert behind == sorted(behind, reverse=True)
     assert behind[-1] == 0
     assert "bootstrap 1" in out

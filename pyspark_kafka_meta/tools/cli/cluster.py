@@ -129,12 +129,9 @@ def _lag_rows(lag: CheckpointLag) -> Iterator[dict[str, Any]]:
 
 
 def _lag_tables(lag: CheckpointLag) -> Group:
-    view, summary = lag_view(lag), LagSummary.of(lag.rows)
-    parts = [f"{summary.records} records behind"]
-    bound = "at least" if summary.unknown_ages or summary.unknown else "at most"
-    parts += [] if summary.oldest_s is None else [f"{bound} {summary.oldest_s:.1f} s"]
-    parts += [f"{summary.unknown} partitions without an end"] if summary.unknown else []
-    return Group(plain(f"{view.title}, at {datetime.now():%H:%M:%S}: {', '.join(parts)}", "bold"), view.table())
+    view = lag_view(lag)
+    heading = f"{view.title}, at {datetime.now():%H:%M:%S}: {LagSummary.of(lag.rows)}"
+    return Group(plain(heading, "bold"), view.table())
 
 
 def _moved_rows(move: Move) -> Iterator[dict[str, Any]]:

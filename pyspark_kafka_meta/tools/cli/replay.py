@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.table import Table
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.events.origin import cli_origin
 from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN
@@ -107,8 +106,7 @@ def replay(
     source = SourceOptions.parse(given).for_batch()
     with ExitStack() as opened:
         reader, writer = (
-            opened.enter_context(closing(client_without_events(options, cli_origin())))
-            for options in (source.client, sink.client)
+            opened.enter_context(closing(client_without_events(options))) for options in (source.client, sink.client)
         )
         ask_partitions(writer, [to], sink.producer.max_block_ms)
         ranges = OffsetPlanner(reader, source).batch_ranges()

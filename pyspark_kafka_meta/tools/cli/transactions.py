@@ -11,7 +11,6 @@ from datetime import datetime
 from rich.console import Console, Group
 
 from pyspark_kafka_meta.errors import KafkaMetaError, UnsupportedBrokerError
-from pyspark_kafka_meta.events.origin import cli_origin
 from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import name_first
@@ -44,7 +43,7 @@ def settle(
         is_topic_given: whether the user has named the topic of decisions.
     """
     sink, topic = str(options.transaction.transactional_id), options.transaction.decisions_topic
-    with closing(client_without_events(options.client, cli_origin())) as client:
+    with closing(client_without_events(options.client)) as client:
         decisions = read_decisions(client, topic)
         rows = _rows(client, decisions)
         chosen = [row for row in rows if row.sink == sink]

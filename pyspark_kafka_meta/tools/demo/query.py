@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pyspark_kafka_meta.errors import DeliveryTimeoutError, KafkaMetaError
-from pyspark_kafka_meta.events.origin import cli_origin
 from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.model import Positions
 from pyspark_kafka_meta.options import ClientOptions, ProducerOptions, default_options
@@ -215,7 +214,7 @@ class RecordFeed(RepeatedPoll):
         )
 
     def _run(self) -> None:
-        with closing(client_without_events(self._client_options, cli_origin())) as self._client:
+        with closing(client_without_events(self._client_options)) as self._client:
             super()._run()
 
     def poll(self) -> None:

@@ -17,7 +17,6 @@ import pyarrow as pa
 from pyspark_kafka_meta.changes.rows import change_rows
 from pyspark_kafka_meta.changes.schema import CHANGE_COLUMN, changes_schema, is_envelope, with_envelope
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.events.origin import cli_origin
 from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import OffsetRange
@@ -40,7 +39,7 @@ MEMBERS = ("op", "snapshot", "unavailable", "error")
 
 def changes_findings(source: SourceOptions) -> Iterator[Finding]:
     """Findings on the topics of a query together: with the option `changes` they are one table."""
-    with closing(client_without_events(source.client, cli_origin())) as client:
+    with closing(client_without_events(source.client)) as client:
         if source.changes is None:
             with suppress(KafkaMetaError):  # other checks find it
                 yield from _hints(client, source)

@@ -24,7 +24,6 @@ from pyspark_kafka_meta.errors import (
     UnknownSchemaError,
     ValueSchemaError,
 )
-from pyspark_kafka_meta.events.origin import cli_origin
 from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import OffsetRange
@@ -190,7 +189,7 @@ def _newest_rows(source: SourceOptions) -> list[dict[str, Any]]:
     partitions = sampled_partitions(partition_rows(source.client, source.topics, source.fetch.read_committed))
     ranges = [offset_range(row, (row.end_offset or 0) - 1, row.end_offset or 0) for row in partitions]
     columns = ["topic", "partition", "offset", *(each.column + ERROR_SUFFIX for each in typed.columns)]
-    with closing(client_without_events(source.client, cli_origin())) as client:
+    with closing(client_without_events(source.client)) as client:
         schemas = query_schemas(typed, source.topics, partial(newest_schemas, client, source))
         with typed_rows(schemas, (), columns, client.report) as rows:
             batches = read_sample(client, source.fetch, rows.raw_columns, ranges)

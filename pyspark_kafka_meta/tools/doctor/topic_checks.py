@@ -22,7 +22,6 @@ from pyspark_kafka_meta.errors import (
     KafkaMetaError,
     UnsupportedRecordFormatError,
 )
-from pyspark_kafka_meta.events.origin import cli_origin
 from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.client.producer_state import NO_SEQUENCE
@@ -250,7 +249,7 @@ def _with_servers(given: Mapping[str, str]) -> tuple[dict[str, str], CaseInsensi
 
 def write_findings(topics: Collection[str], options: ClientOptions, writing: SinkOptions) -> Iterator[Finding]:
     """Findings on writes to these topics; the bootstrap addresses of `options` respond."""
-    with closing(client_without_events(options, cli_origin())) as client:
+    with closing(client_without_events(options)) as client:
         yield from check_writes(client, topics, writing)
 
 

@@ -193,12 +193,7 @@ def report_line(progress: Progress, lag: Sequence[LagRow] | None, refreshes: Map
     seconds = progress["batchDuration"] / 1000
     parts = [f"{name}, batch {progress['batchId']}: {progress['numInputRows'] or 0} records in {seconds:.1f} s"]
     if lag is not None:
-        summary = LagSummary.of(lag)
-        age = "an unknown time" if summary.oldest_s is None else f"{summary.oldest_s:.1f} s"
-        age = f"at least {age}" if summary.oldest_s is not None and summary.unknown_ages else age
-        parts.append(f"{summary.records} records and {age} behind")
-        if summary.unknown:
-            parts.append(f"{summary.unknown} partitions without a known end")
+        parts.append(str(LagSummary.of(lag)))
     if refreshes is not None:
         reasons = [f"{reason} {count}" for reason, count in sorted(refreshes.items())]
         parts.append(f"refreshes: {', '.join(reasons) or 'none'}")

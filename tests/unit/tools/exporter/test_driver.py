@@ -39,25 +39,25 @@ FINISHED: Any = SimpleNamespace(progress=PROGRESS)
     [
         pytest.param({}, None, {}, "query 01234567, batch 7: 120 records in 0.4 s; refreshes: none", id="no cluster"),
         pytest.param(
-            {"name": "copies", "numInputRows": None},
+            {"name": "copy", "numInputRows": None},
             [lag_row(5, 1.25), lag_row(7, 60.0)],
             {"not_leader": 2, "max_age": 1},
-            "copies, batch 7: 0 records in 0.4 s; 12 records and 60.0 s behind; refreshes: max_age 1, not_leader 2",
+            "copy, batch 7: 0 records in 0.4 s; 12 records behind, at most 60.0 s; refreshes: max_age 1, not_leader 2",
             id="all",
         ),
         pytest.param(
             {},
             [lag_row(5, None), lag_row(None, None)],
             {},
-            "query 01234567, batch 7: 120 records in 0.4 s; 5 records and an unknown time behind; 1 partitions without "
-            "a known end; refreshes: none",
+            "query 01234567, batch 7: 120 records in 0.4 s; 5 records behind, 1 partitions without "
+            "an end; refreshes: none",
             id="unknown",
         ),
         pytest.param(
             {},
             [lag_row(5, None), lag_row(7, 2.0)],
             None,
-            "query 01234567, batch 7: 120 records in 0.4 s; 12 records and at least 2.0 s behind",
+            "query 01234567, batch 7: 120 records in 0.4 s; 12 records behind, at least 2.0 s",
             id="partly unknown",
         ),
     ],
@@ -152,7 +152,7 @@ def test_an_unexpected_error_ends_no_thread(
     monkeypatch.setattr(driver, "query_lag", lambda *_: [])
 
     assert failed == ["unexpected error of the listener"]
-    assert "0 records and an unknown time behind" in logged(listener)[0]
+    assert "0 records behind" in logged(listener)[0]
 
 
 def test_the_thread_ends_and_the_next_goes_on(
