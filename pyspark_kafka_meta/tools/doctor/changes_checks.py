@@ -52,9 +52,8 @@ def changes_findings(source: SourceOptions) -> Iterator[Finding]:
 
 def _hints(client: KafkaClient, source: SourceOptions) -> Iterator[Finding]:
     """What to do with topics whose values look like Debezium's."""
-    partitions = sampled_partitions(partition_rows(source.client, source.topics, source.fetch.read_committed))
-    spans = [(row, *_bounds(row)) for row in partitions]
-    ranges = [offset_range(row, max(start, end - LOOKED_AT), end) for row, start, end in spans]
+    partitions = partition_rows(source.client, source.topics, source.fetch.read_committed)
+    ranges = [offset_range(row, max(start, end - LOOKED_AT), end) for row, start, end in sampled_partitions(partitions)]
     batches = read_sample(client, source.fetch, ["topic", "value"], ranges)
     rows = [row for batch in batches for row in batch.to_pylist()]
     formats = {row["topic"]: found for row in rows if (found := format_of_envelope(row["value"] or b""))}
@@ -124,15 +123,10 @@ def _snapshot_finding(oldest: dict[str, Any]) -> Finding:
 
 def _both_ends(partitions: Sequence[PartitionRow]) -> Iterator[list[OffsetRange]]:
     """The oldest offsets of each partition, and the newest of the others."""
-    sampled = [(row, *_bounds(row)) for row in sampled_partitions(partitions)]
+    sampled = list(sampled_partitions(partitions))
     yield [offset_range(row, start, min(start + SAMPLED_OFFSETS, end)) for row, start, end in sampled]
     newest = [(row, max(start + SAMPLED_OFFSETS, end - SAMPLED_OFFSETS), end) for row, start, end in sampled]
     yield [offset_range(row, start, end) for row, start, end in newest if start < end]
-
-
-def _bounds(row: PartitionRow) -> tuple[int, int]:
-    assert row.start_offset is not None and row.end_offset is not None
-    return row.start_offset, row.end_offset
 
 
 def _changes(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from itertools import groupby, product
+from itertools import groupby, islice, product
 from typing import Any
 from uuid import UUID
 
@@ -186,21 +186,21 @@ def _newest_rows(source: SourceOptions) -> list[dict[str, Any]]:
     """Place and errors of the newest record of each partition; without those whose newest offset has no record."""
     typed = with_envelope(source.typed, source.changes)
     typed = replace(typed, on_malformed=OnMalformedRecord.RECORD, max_malformed=None)
-    partitions = sampled_partitions(partition_rows(source.client, source.topics, source.fetch.read_committed))
-    ranges = [offset_range(row, (row.end_offset or 0) - 1, row.end_offset or 0) for row in partitions]
+    rows = partition_rows(source.client, source.topics, source.fetch.read_committed)
+    ranges = [offset_range(row, end - 1, end) for row, _, end in sampled_partitions(rows)]
     columns = ["topic", "partition", "offset", *(each.column + ERROR_SUFFIX for each in typed.columns)]
     with closing(client_without_events(source.client)) as client:
         schemas = query_schemas(typed, source.topics, partial(newest_schemas, client, source))
-        with typed_rows(schemas, (), columns, client.report) as rows:
-            batches = read_sample(client, source.fetch, rows.raw_columns, ranges)
-            return [row for batch in batches for row in rows.convert(batch).to_pylist()]
+        with typed_rows(schemas, (), columns, client.report) as typed_columns:
+            batches = read_sample(client, source.fetch, typed_columns.raw_columns, ranges)
+            return [row for batch in batches for row in typed_columns.convert(batch).to_pylist()]
 
 
-def sampled_partitions(rows: Sequence[PartitionRow]) -> Iterator[PartitionRow]:
-    """Partitions with records, at most `MAX_SAMPLED` of each topic."""
+def sampled_partitions(rows: Sequence[PartitionRow]) -> Iterator[tuple[PartitionRow, int, int]]:
+    """Partitions with records, at most `MAX_SAMPLED` of each topic, and the start and the end of their logs."""
     for _, members in groupby(rows, lambda row: row.topic):
-        filled = [row for row in members if row.end_offset and row.start_offset not in (None, row.end_offset)]
-        yield from filled[:MAX_SAMPLED]
+        spans = ((row, row.start_offset or 0, row.end_offset or 0) for row in members if row.start_offset is not None)
+        yield from islice((span for span in spans if span[1] < span[2]), MAX_SAMPLED)
 
 
 def offset_range(row: PartitionRow, start: int, end: int) -> OffsetRange:
