@@ -33,14 +33,7 @@ from pyspark_kafka_meta.tools.console import error_text, timeout_options
 from pyspark_kafka_meta.tools.exporter import TIMEOUT_MS
 from pyspark_kafka_meta.tools.exporter import metric_table as metrics
 from pyspark_kafka_meta.tools.exporter.metric_table import Kind, Readings, Source
-from pyspark_kafka_meta.tools.exporter.totals import (
-    EventTotals,
-    Health,
-    QueryTotals,
-    read_health,
-    read_lag,
-    read_transactions,
-)
+from pyspark_kafka_meta.tools.exporter.totals import EventTotals, QueryTotals, read_lag, read_transactions
 from pyspark_kafka_meta.tools.sources import EventSource, RepeatedPoll
 
 if TYPE_CHECKING:
@@ -84,6 +77,7 @@ class Poller(RepeatedPoll):
         self.queries = QueryTotals()
         self._targets = targets
         self._totals = EventTotals()
+        self._are_new = False  # the events that are read
         self._live: Leaders | None = None
         self._transactions: Sequence[TransactionRow] | None = None  # unknown
         self._sinks: set[str] = set()
@@ -96,52 +90,67 @@ class Poller(RepeatedPoll):
             self._polls[Source.CLUSTER] = self._poll_cluster
             self._polls[Source.TRANSACTIONS] = self._poll_transactions
             self._polls[Source.LAG] = self._poll_lag
-        self._health = {source: Health() for source in self._polls}
-        self.readings = self._health_readings()
+        self._own = Readings()  # metrics of the exporter itself
+        self._troubles: dict[Source, str] = {}
+        self._not_before_s: dict[Source, float] = {}  # sources that refused the login, seconds since 1970 UTC
+        for metric in (metrics.UP, metrics.ERRORS, metrics.POLL_SECONDS):
+            for source in self._polls:
+                self._own.set(metric, 0, source)
+        self.readings = self._own_readings()
 
     def poll(self) -> None:
         """Poll each source once, whatever becomes of the others, and replace the readings."""
         for source, poll in list(self._polls.items()):
             if not self._stopped.is_set():
-                self._try(self._health[source], source, poll)
+                self._try(source, poll)
         self.readings = self._read(int(time.time() * 1000))
 
     def on_error(self, error: Exception) -> bool:
         """Of the figures themselves: nothing is known."""
         logger.error("unexpected error of the exporter", exc_info=error)
-        for health in self._health.values():
-            health.trouble, health.errors = str(error), health.errors + 1
-        self.readings = self._health_readings()
+        for source in self._polls:
+            self._fail(source, error)
+        self.readings = self._own_readings()
         return True
 
-    def _health_readings(self) -> Readings:
-        """Metrics of the exporter itself."""
+    def _own_readings(self) -> Readings:
         readings = Readings()
-        read_health(readings, self._health, len(self._targets.events.unreadable))
+        readings.update(self._own)
+        readings.set(metrics.UNREADABLE_FILES, len(self._targets.events.unreadable))
         return readings
 
-    def _try(self, health: Health, source: Source, poll: Callable[[], None]) -> None:
+    def _try(self, source: Source, poll: Callable[[], None]) -> None:
         began, began_s = time.monotonic(), time.time()
-        if began_s < health.not_before_s:
+        if began_s < self._not_before_s.get(source, 0.0):
             return
         try:
             poll()
         except Exception as error:
             if self._stopped.is_set():
                 return  # the source is being closed
-            _report(source, error, health.trouble)
-            health.trouble, health.errors = str(error), health.errors + 1
+            _report(source, error, self._troubles.get(source))
+            self._fail(source, error)
             if isinstance(error, AuthenticationError):
                 self._wait_with(source, str(error), began_s + REFUSED_LOGIN_S)
         else:
-            health.trouble, health.last_success_s = None, time.time()
-        health.duration_s = time.monotonic() - began
+            self._troubles.pop(source, None)
+            self._own.set(metrics.UP, 1, source)
+            self._own.set(metrics.LAST_SUCCESS, time.time(), source)
+        self._own.set(metrics.POLL_SECONDS, time.monotonic() - began, source)
+        if source not in self._polls:
+            self._own.remove("source", source)
+
+    def _fail(self, source: Source, error: Exception) -> None:
+        self._troubles[source] = str(error)
+        self._own.set(metrics.UP, 0, source)
+        self._own.add(metrics.ERRORS, 1, source)
 
     def _wait_with(self, source: Source, trouble: str, until_s: float) -> None:
         """Wait with all sources that use the same login, and leave out what they said."""
-        for other, health in self._health.items():
+        for other in self._polls:
             if (other is Source.EVENTS) == (source is Source.EVENTS):
-                health.trouble, health.not_before_s = trouble, until_s
+                self._own.set(metrics.UP, 0, other)
+                self._troubles[other], self._not_before_s[other] = trouble, until_s
         if source is not Source.EVENTS:
             self._lag, self._batches, self._transactions = {}, {}, None
 
@@ -149,8 +158,8 @@ class Poller(RepeatedPoll):
         application_id = self._targets.application_id
         events = (event for event in self._targets.events.read() if application_id in (None, event["application_id"]))
         while chunk := list(islice(events, EVENTS_AT_ONCE)):
-            # A poll that failed may have read a part of the events before the start.
-            self._totals.add(chunk, are_new=self._health[Source.EVENTS].last_success_s is not None)
+            self._totals.add(chunk, are_new=self._are_new)
+        self._are_new = True  # only now: a poll that failed may have read a part of the events before the start
         # Spark kills Python workers, whose caches then report no end; on this machine they are known to be dead.
         self._totals.end(dead_caches())
         self._totals.forget(int(time.time() * 1000))
@@ -168,7 +177,7 @@ class Poller(RepeatedPoll):
             self._sinks |= {row.sink for row in self._transactions if row.sink is not None}
         except UnsupportedBrokerError as error:
             logger.warning("no metrics of transactions: %s", error)
-            del self._polls[Source.TRANSACTIONS], self._health[Source.TRANSACTIONS]
+            del self._polls[Source.TRANSACTIONS]
 
     def _poll_lag(self) -> None:
         self._lag, self._batches = {}, {}
@@ -202,7 +211,7 @@ class Poller(RepeatedPoll):
             read_lag(readings, query_id, rows, self._targets.per_partition)
         if self._transactions is not None:
             read_transactions(readings, self._transactions, self._sinks)
-        readings.update(self._health_readings())
+        readings.update(self._own_readings())
         return readings
 
 

@@ -1,4 +1,4 @@
-"""What refresh events, reports of queries, lag, transactions and the polls themselves are as metrics.
+"""What refresh events, reports of queries, lag and transactions are as metrics.
 
 Counters are totals since the exporter began: `EventTotals` counts events, `QueryTotals` a driver's own queries.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pyspark_kafka_meta.events.event import REASONS, EventKind, Outcome, Role
@@ -21,7 +20,7 @@ from pyspark_kafka_meta.tables.rows import LagRow, TransactionRow
 from pyspark_kafka_meta.tools.cluster_state import EXECUTOR_ROLES, SILENT_MS, Leaders, map_caches, topics_of
 from pyspark_kafka_meta.tools.exporter import ENDED_KEPT_S, SILENT_KEPT_S
 from pyspark_kafka_meta.tools.exporter import metric_table as metrics
-from pyspark_kafka_meta.tools.exporter.metric_table import BOOTSTRAP, NO_VALUE, Readings, Request, Source
+from pyspark_kafka_meta.tools.exporter.metric_table import BOOTSTRAP, NO_VALUE, Readings, Request
 from pyspark_kafka_meta.tools.formatting import UNKNOWN
 from pyspark_kafka_meta.write.exactly_once.decision import sink_of_task
 
@@ -287,24 +286,6 @@ class QueryTotals:
             readings.update(self._totals)
 
 
-@dataclass(slots=True)
-class Health:
-    """How the polls of one source went.
-
-    Attributes:
-        trouble: why the last poll failed, else None; "not polled yet" before the first.
-        errors: polls that failed.
-        last_success_s: seconds since 1970 UTC; None before the first.
-        not_before_s: when the source may be polled again, seconds since 1970 UTC.
-    """
-
-    trouble: str | None = "not polled yet"
-    errors: int = 0
-    last_success_s: float | None = None
-    duration_s: float = 0.0
-    not_before_s: float = 0.0
-
-
 def read_lag(readings: Readings, query_id: str, rows: Iterable[LagRow], per_partition: bool) -> None:
     """The lag of a query by topic, and also by partition if requested. What is unknown has no value."""
     for row in rows:
@@ -334,13 +315,3 @@ def read_transactions(readings: Readings, rows: Iterable[TransactionRow], sinks:
         readings.add(metrics.DECIDED_TRANSACTIONS, row.is_decided, sink)
         if is_open and row.open_ms is not None:
             readings.choose(max, metrics.OPEN_TRANSACTION_SECONDS, row.open_ms / 1000, sink)
-
-
-def read_health(readings: Readings, polled: Mapping[Source, Health], unreadable_files: int) -> None:
-    for source, health in polled.items():
-        readings.set(metrics.UP, health.trouble is None, source)
-        readings.set(metrics.ERRORS, health.errors, source)
-        readings.set(metrics.POLL_SECONDS, health.duration_s, source)
-        if health.last_success_s is not None:
-            readings.set(metrics.LAST_SUCCESS, health.last_success_s, source)
-    readings.set(metrics.UNREADABLE_FILES, unreadable_files)

@@ -21,14 +21,7 @@ from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tables.rows import PartitionRow, by_partition
 from pyspark_kafka_meta.tools.exporter import metric_table as metrics
 from pyspark_kafka_meta.tools.exporter.metric_table import METRICS, Kind, Metric, Readings, Source
-from pyspark_kafka_meta.tools.exporter.totals import (
-    EventTotals,
-    Health,
-    QueryTotals,
-    read_health,
-    read_lag,
-    read_transactions,
-)
+from pyspark_kafka_meta.tools.exporter.totals import EventTotals, QueryTotals, read_lag, read_transactions
 from tests.unit.tools.states import lag_row, transaction_row
 from tests.unit.written_events import learning, made
 
@@ -122,7 +115,10 @@ def busy(size: Size) -> Readings:
         transaction_row(sink=sink, open_ms=1) for sink in (None, *(f"sink-{number}" for number in range(size.sinks)))
     ]
     read_transactions(readings, open_transactions, ())
-    read_health(readings, {source: Health(last_success_s=1.0) for source in Source}, 0)
+    for metric in (metrics.UP, metrics.ERRORS, metrics.POLL_SECONDS, metrics.LAST_SUCCESS):
+        for source in Source:
+            readings.set(metric, 1, source)
+    readings.set(metrics.UNREADABLE_FILES, 0)
     return readings
 
 

@@ -130,11 +130,13 @@ def test_a_failing_source_stops_no_other(failing: str, error: Exception, brokers
     poller = new_poller(tmp_path, cluster=CLUSTER, checkpoints=[checkpoint(tmp_path)])
     poller.poll()
     assert poller.readings.numbers[metrics.OPEN_TRANSACTIONS] == {("",): 0}
+    last_success = poller.readings.numbers[metrics.LAST_SUCCESS][failing,]
     brokers.errors[failing] = error
     up = {source: int(source != failing) for source in ("events", "cluster", "transactions", "lag")}
 
     assert [polled(poller), polled(poller)] == [up, up]
     assert poller.readings.numbers[metrics.ERRORS][failing,] == 2
+    assert poller.readings.numbers[metrics.LAST_SUCCESS][failing,] == last_success
     assert (metrics.OPEN_TRANSACTIONS in poller.readings.numbers) is (failing != "transactions"), "not the last"
     brokers.errors.clear()
     assert set(polled(poller).values()) == {1}

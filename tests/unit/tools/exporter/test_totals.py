@@ -27,15 +27,8 @@ from pyspark_kafka_meta.tables.caches_from_events import EventRow
 from pyspark_kafka_meta.tables.rows import PartitionRow, by_partition
 from pyspark_kafka_meta.tools.cluster_state import Leaders, stale_entries
 from pyspark_kafka_meta.tools.exporter import metric_table as metrics
-from pyspark_kafka_meta.tools.exporter.metric_table import Metric, Readings, Source
-from pyspark_kafka_meta.tools.exporter.totals import (
-    EventTotals,
-    Health,
-    QueryTotals,
-    read_health,
-    read_lag,
-    read_transactions,
-)
+from pyspark_kafka_meta.tools.exporter.metric_table import Metric, Readings
+from pyspark_kafka_meta.tools.exporter.totals import EventTotals, QueryTotals, read_lag, read_transactions
 from tests.checkpoints import text
 from tests.partitions import T0
 from tests.unit.tools.states import FIRST, NOW_MS, SECOND, lag_row, transaction_row
@@ -395,20 +388,6 @@ def test_transactions_are_counted_by_sink() -> None:
         metrics.OPEN_TRANSACTIONS: {("orders",): 2, ("idle",): 0, ("",): 1},
         metrics.DECIDED_TRANSACTIONS: {("orders",): 2, ("idle",): 0, ("",): 0},
         metrics.OPEN_TRANSACTION_SECONDS: {("orders",): 9.0, ("idle",): 0, ("",): 1.0},
-    }
-
-
-def test_the_time_of_the_last_success_stays_when_a_source_fails() -> None:
-    readings = Readings()
-    health = {Source.EVENTS: Health(None, 1, 50.0, 0.5), Source.LAG: Health("down", 3, 40.0, 5.0)}
-    read_health(readings, health, unreadable_files=2)
-
-    assert readings.numbers == {
-        metrics.UP: {("events",): 1, ("lag",): 0},
-        metrics.ERRORS: {("events",): 1, ("lag",): 3},
-        metrics.POLL_SECONDS: {("events",): 0.5, ("lag",): 5.0},
-        metrics.LAST_SUCCESS: {("events",): 50.0, ("lag",): 40.0},
-        metrics.UNREADABLE_FILES: {(): 2},
     }
 
 
