@@ -166,9 +166,7 @@ class Poller(RepeatedPoll):
 
     def _poll_cluster(self) -> None:
         topics = self._totals.topics(int(time.time() * 1000))
-        live = live_leaders(newest_metadata(self._cluster.client, topics))
-        if live != self._live:  # the same object shows that there is nothing to count again
-            self._live = live
+        self._live = live_leaders(newest_metadata(self._cluster.client, topics))
 
     def _poll_transactions(self) -> None:
         self._transactions = None

@@ -13,7 +13,7 @@ from pyspark_kafka_meta.events.event import REASONS, EventKind, Outcome, Role
 from pyspark_kafka_meta.facts import Ending
 from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
-from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow, has_news
+from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow
 from pyspark_kafka_meta.tables.known_leaders import KnownLeaders, Partitions
 from pyspark_kafka_meta.tables.lag import end_offsets
 from pyspark_kafka_meta.tables.rows import LagRow, TransactionRow
@@ -34,19 +34,11 @@ _ENDINGS = {f"transactions_{ending}": ending for ending in Ending}
 
 
 class _Cache:
-    """One cache.
-
-    Attributes:
-        gaps: sequences of events that would count and are missing so far, as ranges with an exclusive end.
-        stale: number of entries that are stale beside `stale_beside`.
-        stale_beside: the leaders at the last count; None if the contents have changed since.
-    """
+    """One cache, and the `gaps` in its events: sequences that would count and are missing so far."""
 
     def __init__(self, partitions: Partitions) -> None:
         self.contents = CacheContents(partitions)
         self.gaps: list[range] = []
-        self.stale = 0
-        self.stale_beside: Leaders | None = None
 
     def take(self, event: EventRow, is_new: bool) -> bool:
         """Take an event. Returns False if it was taken before. Events that are missing before a new one count."""
@@ -56,8 +48,6 @@ class _Cache:
         if is_new and sequence > self.contents.sequence + 1:
             self.gaps.append(range(self.contents.sequence + 1, sequence))
         self.contents.apply(event)
-        if has_news(event):
-            self.stale_beside = None
         return True
 
     def _fill_gap(self, sequence: int) -> bool:
@@ -127,15 +117,12 @@ class EventTotals:
         missing = sum(cache.events_missing() for cache in self._caches.values())
         readings.set(metrics.EVENTS_MISSING, self._missing_before + missing)
         living = list(self._living(now_ms))
-        if live is not None:
-            changed = [cache for cache in living if cache.stale_beside is not live]
-            counts = map_caches([cache.contents for cache in changed], live).stale.sum(axis=1).tolist()
-            for cache, count in zip(changed, counts, strict=True):
-                cache.stale, cache.stale_beside = count, live
         for cache in living:
             _read_cache(readings, cache)
-            if live is not None:
-                readings.add(metrics.STALE_PARTITIONS, cache.stale, *_labels(cache))
+        if live is not None:
+            counts = map_caches([cache.contents for cache in living], live).stale.sum(axis=1).tolist()
+            for cache, count in zip(living, counts, strict=True):
+                readings.add(metrics.STALE_PARTITIONS, count, *_labels(cache))
         return readings
 
     def _living(self, now_ms: int) -> Iterator[_Cache]:
