@@ -27,7 +27,6 @@ from pyspark_kafka_meta.extras import missing_extra
 from pyspark_kafka_meta.options import DECISIONS_TOPIC, ClusterOptions
 from pyspark_kafka_meta.tables.cluster_query import newest_metadata, query_transactions
 from pyspark_kafka_meta.tables.lag import query_lag, read_checkpoint
-from pyspark_kafka_meta.tables.rows import LagRow, TransactionRow
 from pyspark_kafka_meta.tools.cluster_state import Leaders, live_leaders
 from pyspark_kafka_meta.tools.console import error_text, timeout_options
 from pyspark_kafka_meta.tools.exporter import TIMEOUT_MS
@@ -79,10 +78,8 @@ class Poller(RepeatedPoll):
         self._totals = EventTotals()
         self._are_new = False  # the events that are read
         self._live: Leaders | None = None
-        self._transactions: Sequence[TransactionRow] | None = None  # unknown
+        self._lag, self._transactions = Readings(), Readings()
         self._sinks: set[str] = set()
-        self._lag: dict[str, Sequence[LagRow]] = {}
-        self._batches: dict[str, int] = {}
         self._polls: dict[Source, Callable[[], None]] = {Source.EVENTS: self._poll_events}
         if targets.cluster:
             self._options = {**timeout_options(TIMEOUT_MS), **targets.cluster}
@@ -152,7 +149,7 @@ class Poller(RepeatedPoll):
                 self._own.set(metrics.UP, 0, other)
                 self._troubles[other], self._not_before_s[other] = trouble, until_s
         if source is not Source.EVENTS:
-            self._lag, self._batches, self._transactions = {}, {}, None
+            self._lag, self._transactions = Readings(), Readings()
 
     def _poll_events(self) -> None:
         application_id = self._targets.application_id
@@ -169,16 +166,18 @@ class Poller(RepeatedPoll):
         self._live = live_leaders(newest_metadata(self._cluster.client, topics))
 
     def _poll_transactions(self) -> None:
-        self._transactions = None
+        self._transactions = Readings()
         try:
-            self._transactions = query_transactions(self._cluster)
-            self._sinks |= {row.sink for row in self._transactions if row.sink is not None}
+            rows = query_transactions(self._cluster)
         except UnsupportedBrokerError as error:
             logger.warning("no metrics of transactions: %s", error)
             del self._polls[Source.TRANSACTIONS]
+            return
+        self._sinks |= {row.sink for row in rows if row.sink is not None}
+        read_transactions(self._transactions, rows, self._sinks)
 
     def _poll_lag(self) -> None:
-        self._lag, self._batches = {}, {}
+        self._lag = Readings()
         offsets, errors = self.queries.offsets(), list[KafkaMetaError]()
         for location in self._targets.checkpoints:
             try:
@@ -188,10 +187,10 @@ class Poller(RepeatedPoll):
             else:
                 offsets[progress.query_id] = progress.offsets
                 if progress.batch_id is not None:
-                    self._batches[progress.query_id] = progress.batch_id
+                    self._lag.set(metrics.QUERY_BATCH, progress.batch_id, progress.query_id)
         for query_id, found in offsets.items():
             try:
-                self._lag[query_id] = query_lag(self._options, found)
+                read_lag(self._lag, query_id, query_lag(self._options, found), self._targets.per_partition)
             except (AuthenticationError, ConnectError):
                 raise  # as for the other queries
             except KafkaMetaError as error:
@@ -203,13 +202,8 @@ class Poller(RepeatedPoll):
         readings = self._totals.readings(now_ms, self._live)
         self.queries.forget(now_ms / 1000)
         self.queries.read(readings)
-        for query_id, batch_id in self._batches.items():
-            readings.set(metrics.QUERY_BATCH, batch_id, query_id)
-        for query_id, rows in self._lag.items():
-            read_lag(readings, query_id, rows, self._targets.per_partition)
-        if self._transactions is not None:
-            read_transactions(readings, self._transactions, self._sinks)
-        readings.update(self._own_readings())
+        for others in (self._lag, self._transactions, self._own_readings()):
+            readings.update(others)
         return readings
 
 
