@@ -40,27 +40,14 @@ class _Cache:
         self.contents = CacheContents(partitions)
         self.gaps: list[range] = []
 
-    def take(self, event: EventRow, is_new: bool) -> bool:
-        """Take an event. Returns False if it was taken before. Events that are missing before a new one count."""
-        sequence = event["sequence"]
-        if sequence <= self.contents.sequence:
-            return self._fill_gap(sequence)
-        if is_new and sequence > self.contents.sequence + 1:
-            self.gaps.append(range(self.contents.sequence + 1, sequence))
-        self.contents.apply(event)
-        return True
-
-    def _fill_gap(self, sequence: int) -> bool:
-        """A late event counts, but its changes may be older than what the cache knows."""
+    def fill_gap(self, sequence: int) -> bool:
+        """Whether a late event was missing. Its changes may be older than what the cache knows, and are ignored."""
         for index, gap in enumerate(self.gaps):
             if sequence in gap:
                 rest = [range(gap.start, sequence), range(sequence + 1, gap.stop)]
                 self.gaps[index : index + 1] = filter(None, rest)
                 return True
         return False
-
-    def events_missing(self) -> int:
-        return sum(map(len, self.gaps))
 
 
 class EventTotals:
@@ -69,11 +56,11 @@ class EventTotals:
     def __init__(self) -> None:
         self._totals = Readings()
         self._totals.set(metrics.EVENTS_DROPPED, 0)
+        self._totals.set(metrics.EVENTS_MISSING, 0)
         self._caches: dict[str, _Cache] = {}
         self._partitions = Partitions()
         self._ended: set[str] = set()
         self._last_request_ms: dict[str, int] = {}  # of each query
-        self._missing_before = 0  # of caches that are forgotten
 
     def add(self, events: Iterable[EventRow], are_new: bool = True) -> None:
         """`are_new` is False for events before the start: they say what caches know, an earlier exporter has counted
@@ -82,8 +69,21 @@ class EventTotals:
             self._ended.update(event["died_cache_ids"] or ())
             if event["kind"] == EventKind.CLOSED:
                 self._ended.add(event["cache_id"])
-            if self._caches.setdefault(event["cache_id"], _Cache(self._partitions)).take(event, are_new) and are_new:
+            if self._take(event, are_new) and are_new:
                 self._count(event)
+
+    def _take(self, event: EventRow, is_new: bool) -> bool:
+        """Returns False if the event was taken before."""
+        cache, sequence = self._caches.setdefault(event["cache_id"], _Cache(self._partitions)), event["sequence"]
+        if (known := cache.contents.sequence) >= sequence:
+            was_missing = cache.fill_gap(sequence)
+            self._totals.add(metrics.EVENTS_MISSING, -was_missing)
+            return was_missing
+        if is_new and sequence > known + 1:
+            cache.gaps.append(range(known + 1, sequence))
+            self._totals.add(metrics.EVENTS_MISSING, sequence - known - 1)
+        cache.contents.apply(event)
+        return True
 
     def end(self, cache_ids: Iterable[str]) -> None:
         """These caches are known to be dead, beside caches that events report as dead."""
@@ -97,7 +97,6 @@ class EventTotals:
             if is_ended:
                 cache.contents.leaders.clear()
             if cache.contents.last_ms < now_ms - 1000 * (ENDED_KEPT_S if is_ended else SILENT_KEPT_S):
-                self._missing_before += cache.events_missing()
                 del self._caches[cache_id]
         self._ended &= self._caches.keys()
         if len(self._caches) < before:
@@ -114,8 +113,6 @@ class EventTotals:
         """`live` are the leaders of the cluster; None if it was never asked."""
         readings = Readings()
         readings.update(self._totals)
-        missing = sum(cache.events_missing() for cache in self._caches.values())
-        readings.set(metrics.EVENTS_MISSING, self._missing_before + missing)
         living = list(self._living(now_ms))
         for cache in living:
             _read_cache(readings, cache)
