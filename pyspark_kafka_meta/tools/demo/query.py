@@ -27,7 +27,7 @@ from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tools.console import defer_signals, note
 from pyspark_kafka_meta.tools.demo import TOO_BUSY
 from pyspark_kafka_meta.tools.demo.clusters import COPY, REPLICAS, TOPIC, Cluster
-from pyspark_kafka_meta.tools.sources import RepeatedPoll
+from pyspark_kafka_meta.tools.sources import FolderEvents, RepeatedPoll, StateReader
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 
@@ -115,12 +115,23 @@ def _end(spark: SparkSession) -> None:
 
 class DemoQuery:
     """A query that reads the cluster's topics from their beginning, and writes their copies, until `close`. It is
-    started again if Spark's Python processes started too slowly."""
+    started again if Spark's Python processes started too slowly.
 
-    def __init__(self, spark: SparkSession, cluster: Cluster, events: Path, checkpoint: Path) -> None:
+    Attributes:
+        events: the folder of its refresh events.
+        checkpoint: its checkpointLocation.
+        state_reader: of the cluster, the events and the progress.
+    """
+
+    def __init__(self, spark: SparkSession, cluster: Cluster, folder: Path) -> None:
+        self.events, self.checkpoint = folder / "events", folder / COPY
+        source = FolderEvents(str(self.events))
+        self.state_reader = StateReader(
+            source, cluster.options, lambda _: [*cluster.topics, *cluster.copies], self.progress
+        )
         client = {**cluster.options, "kafka.metadata.max.age.ms": str(MAX_AGE_MS)}
-        client["eventsPath"] = str(events)
-        source = spark.readStream.format("kafkameta").options(
+        client["eventsPath"] = str(self.events)
+        rows = spark.readStream.format("kafkameta").options(
             **client,
             **cluster.selection,
             startingOffsets="earliest",
@@ -128,8 +139,8 @@ class DemoQuery:
             maxOffsetsPerTrigger=str(OFFSETS_PER_TRIGGER),
         )
         sink_options = {**client, **cluster.sink_options}
-        sink = _copies(source.load(), sink_options) if cluster.copies else source.load().writeStream.format("noop")
-        self._sink = sink.option("checkpointLocation", str(checkpoint)).trigger(processingTime="1 second")
+        sink = _copies(rows.load(), sink_options) if cluster.copies else rows.load().writeStream.format("noop")
+        self._sink = sink.option("checkpointLocation", str(self.checkpoint)).trigger(processingTime="1 second")
         self._query: StreamingQuery = self._sink.start()
         self._restarts = 0
         self._status = spark.sparkContext.statusTracker()

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Self
@@ -31,7 +30,6 @@ from pyspark_kafka_meta.tools.cluster_state import ClusterState, caches_by_proce
 from pyspark_kafka_meta.tools.console import check_topics, timeout_options
 from pyspark_kafka_meta.tools.demo import TOO_BUSY, DemoCluster
 from pyspark_kafka_meta.tools.demo.clusters import (
-    COPY,
     ChangeableCluster,
     Cluster,
     EmbeddedCluster,
@@ -49,7 +47,6 @@ from pyspark_kafka_meta.tools.formatting import (
     plain,
     table_of,
 )
-from pyspark_kafka_meta.tools.sources import FolderEvents, StateReader
 
 CLUSTER_TIMEOUT_MS = 10_000
 SILENCE_S = 120.0
@@ -79,18 +76,8 @@ def own_cluster(kind: DemoCluster | None, console: Console) -> Iterator[Changeab
         yield LocalKafkaCluster(kafka)
 
 
-@dataclass(frozen=True, slots=True)
-class RunningQuery:
-    """The demo's query, while it runs: what Spark does, the folder of its refresh events, its checkpointLocation."""
-
-    state_reader: StateReader
-    activity: Callable[[], str]
-    events: Path
-    checkpoint: Path
-
-
 @contextmanager
-def start_query(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[RunningQuery]:
+def start_query(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[DemoQuery]:
     """Two executors that read the cluster's topics and write their copies; cleans up. Raises KafkaMetaError: the query
     cannot start."""
     SourceOptions.parse({**cluster.options, **cluster.selection})
@@ -108,13 +95,7 @@ def start_query(cluster: Cluster, console: Console, is_fed: bool) -> Iterator[Ru
         if feed is not None:
             opened.enter_context(feed)
         console.print("Spark has started, and starts the query", highlight=False)
-        events, checkpoint = folder / "events", folder / COPY
-        query = opened.enter_context(closing(DemoQuery(spark, cluster, events, checkpoint)))
-        source = FolderEvents(str(events))
-        state_reader = StateReader(
-            source, cluster.options, lambda _: [*cluster.topics, *cluster.copies], query.progress
-        )
-        yield RunningQuery(state_reader, query.activity, events, checkpoint)
+        yield opened.enter_context(closing(DemoQuery(spark, cluster, folder)))
 
 
 def run_demo(cluster: Cluster, console: Console, is_fed: bool, interactive: bool, is_whole: bool) -> bool:

@@ -372,9 +372,7 @@ def test_a_query_that_had_to_wait_for_its_first_record_began_with_its_first_batc
 
 def test_the_query_writes_nothing_to_a_cluster_of_yours(tmp_path: Path) -> None:
     spark = MagicMock()
-    DemoQuery(
-        spark, UserCluster({"kafka.bootstrap.servers": "b:9"}, "orders"), tmp_path / "events", tmp_path / "checkpoint"
-    )
+    DemoQuery(spark, UserCluster({"kafka.bootstrap.servers": "b:9"}, "orders"), tmp_path)
 
     rows = spark.readStream.format("kafkameta").options().load()
     rows.writeStream.format.assert_called_once_with("noop")
@@ -389,7 +387,7 @@ def test_the_sink_has_its_cluster_s_further_options(tmp_path: Path) -> None:
         sink_options={"kafka.transactional.id": "demo"},
         copies=["copies"],
     )
-    DemoQuery(spark, cluster, tmp_path / "events", tmp_path / "checkpoint")
+    DemoQuery(spark, cluster, tmp_path)
     rows = spark.readStream.format().options
     written = rows().load().selectExpr().repartition().writeStream.format().options
 
