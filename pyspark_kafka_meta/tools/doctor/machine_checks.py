@@ -68,15 +68,12 @@ def package_findings() -> Iterator[Finding]:
     except metadata.PackageNotFoundError:
         yield warn("packages", f"{DISTRIBUTION} was not installed by pip", f"pip install {DISTRIBUTION}")
         required = [Requirement("pyspark", ""), Requirement("pyarrow", ""), Requirement("kio", "")]
-    installed = {package.name: _installed(package.name) for package in required}
-    findings = [judge_package(package, installed[package.name]) for package in required]
-    problems = [finding for finding in findings if finding is not None]
+    installed = [_installed(package.name) for package in required]
+    problems = [found for found in map(judge_package, required, installed) if found is not None]
     if not problems:
-        versions = {
-            DISTRIBUTION: version_of(DISTRIBUTION),
-            **{name: found.version for name, found in installed.items()},
-        }
-        yield ok("packages", ", ".join(f"{name} {version or '?'}" for name, version in versions.items()))
+        versions = [(DISTRIBUTION, version_of(DISTRIBUTION))]
+        versions += [(package.name, found.version) for package, found in zip(required, installed, strict=True)]
+        yield ok("packages", ", ".join(f"{name} {version or '?'}" for name, version in versions))
     yield from problems
 
 
