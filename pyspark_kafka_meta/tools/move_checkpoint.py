@@ -317,12 +317,14 @@ class MovedSource:
     """One source of a query, whose line in the files of offsets has the number `line`.
 
     Attributes:
+        names: as of `name_there`.
         previous: where the micro-batch before the last one ended.
         begins: where the query goes on.
         ends: where the planned micro-batch ends; None if the last one is committed.
     """
 
     line: int
+    names: Mapping[str, str]
     previous: SourceOffset
     last: SourceOffset
     begins: list[MovedOffset]
@@ -343,12 +345,14 @@ class MovedSource:
         names = {row.partition.topic: row.there.topic for row in self.begins}
         has_moved = any(row.offset != row.proof.offset for row in (*self.begins, *(self.ends or ())))
         numbers = {name: offset.generation(topic) + has_moved for topic, name in names.items()}
+        gone = {topic: known for topic, known in offset.generations.items() if topic not in names}
         return replace(
             offset,
             positions=_positions(rows),
             topic_ids={row.there.topic: None for row in rows},
             start={},
-            generations={name: TopicGeneration(number, None) for name, number in numbers.items() if number},
+            generations={name_there(self.names, topic): known for topic, known in gone.items()}
+            | {name: TopicGeneration(number, None) for name, number in numbers.items() if number},
         )
 
 
@@ -436,7 +440,7 @@ def plan_move(
             mover.require(offset)
             begins = _begins(previous, offset) if is_pending else _offsets(offset.positions)
             ends = mover.find(_offsets(offset.positions), f"end of batch {last}") if is_pending else None
-            sources.append(MovedSource(line, previous, offset, mover.find(begins, "next"), ends))
+            sources.append(MovedSource(line, names, previous, offset, mover.find(begins, "next"), ends))
     return Move(checkpoint, lines, tuple(sources))
 
 

@@ -134,6 +134,18 @@ def test_offset_syncs_lead_to_exact_offsets_elsewhere(clusters: Clusters, checkp
     assert "neither cluster has the offset-syncs topic nowhere" in elsewhere.stderr
 
 
+def test_a_topic_that_is_gone_keeps_its_generation(clusters: Clusters, tmp_path: Path) -> None:
+    """It may return."""
+    known = TopicGeneration(2, UUID(int=1), 3)
+    end = SourceOffset({T0: Position(25)}, {"t": None}, generations={"gone": known})
+    old = Path(write_checkpoint(tmp_path / "old", {0: end}, 0))
+    given = ["--bootstrap-servers", clusters.first.bootstrap_servers, "--write", str(tmp_path / "new")]
+    by = ["--by", "offset-syncs", "--offset-syncs-topic", SYNCS, "--topic", "*=mm.*"]
+    done = move(old, clusters.other, *given, *by)
+    assert done.exit_code == 0, done.stderr
+    assert written(tmp_path / "new", 0).generations == {"mm.t": TopicGeneration(1, None), "mm.gone": known}
+
+
 @pytest.mark.parametrize(("finished", "next_offset"), [(True, 25), (False, 5)])
 def test_checkpoint_of_spark_moves_too(clusters: Clusters, tmp_path: Path, finished: bool, next_offset: int) -> None:
     """Of a partition that the planned micro-batch began, the log's start is where it begins."""
