@@ -22,7 +22,7 @@ from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.spark.batch_reader import KafkaMetaReader
 from pyspark_kafka_meta.spark.task_latency import spark_main_frame
 from pyspark_kafka_meta.spark.user_errors import entry_points
-from pyspark_kafka_meta.where.syntax import parse_condition
+from pyspark_kafka_meta.where.syntax import Condition, all_of, parse_condition
 
 _OPERATORS = {"EqualTo": "=", "EqualNullSafe": "<=>", "LessThan": "<", "LessThanOrEqual": "<="}
 _OPERATORS |= {"GreaterThan": ">", "GreaterThanOrEqual": ">="}
@@ -40,20 +40,18 @@ def reader_class(options: SourceOptions) -> type[KafkaMetaReader]:
 class PushdownReader(KafkaMetaReader):
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802
         """Takes the filters that a condition can have. Returns the others, which Spark applies."""
-        texts = {index: text for index, pushed in enumerate(filters) if (text := self._text(pushed)) is not None}
-        given = self._options.where
-        parts = [*([] if given is None else [f"({given.text})"]), *texts.values()]
-        if texts:
-            self._options = replace(self._options, where=parse_condition(" AND ".join(parts)))
-        return [pushed for index, pushed in enumerate(filters) if index not in texts]
+        conditions = [self._condition(pushed) for pushed in filters]
+        if taken := [condition for condition in (self._options.where, *conditions) if condition is not None]:
+            self._options = replace(self._options, where=all_of(taken))
+        return [pushed for pushed, condition in zip(filters, conditions, strict=True) if condition is None]
 
-    def _text(self, pushed: Any) -> str | None:
+    def _condition(self, pushed: Any) -> Condition | None:
         try:
-            text = sql_of(pushed)
-            new_filter(replace(self._options, where=parse_condition(text)), self._schemas, [])
+            condition = parse_condition(sql_of(pushed))
+            new_filter(replace(self._options, where=condition), self._schemas, [])
         except ValueError:
             return None
-        return text
+        return condition
 
 
 def sql_of(pushed: Any) -> str:

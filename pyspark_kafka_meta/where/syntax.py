@@ -7,7 +7,7 @@ Spark imports options whenever it looks up a data source: this needs no pyarrow.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -100,6 +100,12 @@ class Condition:
     def conjuncts(self) -> tuple[Node, ...]:
         """Each must be true of a row that is kept."""
         return self.node.parts if isinstance(self.node, And) else (self.node,)
+
+
+def all_of(conditions: Sequence[Condition]) -> Condition:
+    """That each of them is true: columns fit each, as positions of nodes are those of its own text."""
+    text = " AND ".join(f"({condition.text})" for condition in conditions)
+    return Condition(text, And(tuple(part for condition in conditions for part in condition.conjuncts()), 0))
 
 
 def columns_of(node: Node) -> set[str]:
@@ -288,6 +294,8 @@ class _Parser:
 
     def _regex(self, token: _Token, escape: str) -> str:
         parts = []
+        if "\ufffd" in token.text:
+            self._fail("LIKE does not support U+FFFD, by which Spark replaces bytes that are no UTF-8", token.at)
         characters = iter(self._unescaped(token))
         for character in characters:
             if character == escape:

@@ -11,7 +11,7 @@ from pyspark.sql import datasource
 
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.spark.filter_pushdown import PushdownReader, reader_class, sql_of
-from pyspark_kafka_meta.where.syntax import parse_condition
+from pyspark_kafka_meta.where.syntax import MAX_DEPTH, parse_condition
 from tests.where_cases import FIXED, masked
 
 A, S = ("v", "a b"), ("s",)
@@ -62,8 +62,9 @@ def test_filters_that_no_condition_has_are_returned_to_spark() -> None:
     assert len(reader._options.where.conjuncts()) == len(parse_condition(expected).conjuncts()) == 3
 
 
-def test_hundreds_of_filters_are_taken() -> None:
-    given = {"kafka.bootstrap.servers": "b:9", "subscribe": "t", "where": "partition = 0 OR topic = 't'"}
+def test_hundreds_of_filters_are_taken_beside_the_deepest_condition() -> None:
+    deepest = f"{'(' * (MAX_DEPTH - 1)}partition = 0 OR topic = 't'{')' * (MAX_DEPTH - 1)}"
+    given = {"kafka.bootstrap.servers": "b:9", "subscribe": "t", "where": deepest}
     reader = PushdownReader(SourceOptions.parse(given).for_batch(), {"offset": "offset"})
     filters = [datasource.Not(datasource.EqualTo(("offset",), number)) for number in range(300)]
     assert list(reader.pushFilters(filters)) == []
