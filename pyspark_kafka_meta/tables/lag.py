@@ -97,13 +97,13 @@ def end_offsets(progress: Any) -> Iterator[SourceOffset]:
             yield offset
 
 
-def source_offset(text: str | None) -> SourceOffset | None:
-    """An offset as Spark stores and reports it; None if it is not of this source, or has no partitions."""
+def source_offset(offset: Any) -> SourceOffset | None:
+    """An offset that Spark stores or reports, as text or parsed; None if not of this source, or without partitions."""
     try:
-        offset = SourceOffset.parse(json.loads(text or "null"))
+        parsed = SourceOffset.parse(json.loads(offset) if isinstance(offset, str) else offset)
     except (ValueError, CheckpointError):
         return None
-    return offset if offset.positions else None
+    return parsed if parsed.positions else None
 
 
 def without_recreated_topics(live: Iterable[PartitionRow], topic_ids: Mapping[str, UUID | None]) -> list[PartitionRow]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -30,16 +30,14 @@ from openlineage.client.facet_v2 import (
     schema_dataset,
 )
 from py4j.protocol import Py4JJavaError
-from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from pyspark_kafka_meta.model import Positions
 from pyspark_kafka_meta.tables.lag import source_offset
-from pyspark_kafka_meta.tools.listeners import BackgroundCalls
+from pyspark_kafka_meta.tools.listeners import BackgroundCalls, JsonListener
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
 INTERVAL_S = 60.0
 END_WAIT_S = 5.0
@@ -84,7 +82,7 @@ class QueryRun:
     reported_s: float = float("-inf")
 
 
-class LineageListener(StreamingQueryListener):
+class LineageListener(JsonListener):
     """Reports runs of this session's queries to OpenLineage: START, RUNNING, and COMPLETE or FAIL. Needs the extra
     `openlineage`.
 
@@ -107,30 +105,30 @@ class LineageListener(StreamingQueryListener):
         self._calls = BackgroundCalls("kafkameta-lineage")
         self._runs: dict[str, QueryRun] = {}
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+    def on_start(self, event: Mapping[str, Any]) -> None:
         """Spark calls it before the query runs: later, a short query would be gone."""
-        execution = self._streams.get(str(event.id)).streamingQuery()
-        name = f"{self._spark.sparkContext.appName}.{event.name or event.id}"
+        execution = self._streams.get(event["id"]).streamingQuery()
+        name = f"{self._spark.sparkContext.appName}.{event['name'] or event['id']}"
         facet = job_type_job.JobTypeJobFacet("STREAMING", "SPARK", "QUERY", producer=producer())
         job = Job(os.environ.get("OPENLINEAGE_NAMESPACE", "default"), name, {"jobType": facet})
-        run = self._runs[str(event.runId)] = QueryRun(job, str(event.runId), execution)
+        run = self._runs[event["runId"]] = QueryRun(job, event["runId"], execution)
         self._calls.put(partial(self._emit, run, RunState.START))
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+    def on_progress(self, progress: Mapping[str, Any]) -> None:
         """Offsets are kept of each report, and sent with the next event."""
-        run = self._runs.get(event.progress["runId"])
+        run = self._runs.get(progress["runId"])
         if run is not None:  # it had started before the listener was added
-            ends = {source["description"]: source_offset(source["endOffset"]) for source in event.progress["sources"]}
+            ends = {source["description"]: source_offset(source["endOffset"]) for source in progress["sources"]}
             run.positions = {description: end.positions for description, end in ends.items() if end is not None}
             if time.monotonic() - run.reported_s >= self._interval_s:
                 run.reported_s = time.monotonic()
                 self._calls.put(partial(self._emit, run, RunState.RUNNING))
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        run = self._runs.pop(str(event.runId), None)
+    def on_end(self, event: Mapping[str, Any]) -> None:
+        run = self._runs.pop(event["runId"], None)
         if run is not None:
-            state = RunState.COMPLETE if event.exception is None else RunState.FAIL
-            self._calls.put(partial(self._emit, run, state, event.exception))
+            state = RunState.COMPLETE if event["exception"] is None else RunState.FAIL
+            self._calls.put(partial(self._emit, run, state, event["exception"]))
             self._calls.wait(END_WAIT_S)
 
     def _emit(self, run: QueryRun, state: RunState, error: str | None = None) -> None:

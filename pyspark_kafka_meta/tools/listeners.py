@@ -1,14 +1,17 @@
-"""What listeners of queries share: calls outside of Spark's callbacks, and the events of a driver's queries."""
+"""What listeners of queries share: cheap callbacks, calls outside of them, and the events of a driver's queries."""
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from pyspark import SparkContext
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError, OptionError
 from pyspark_kafka_meta.events.default_folder import application_folder
@@ -24,6 +27,42 @@ MAX_CALLS = 1_000
 """Further calls replace the oldest."""
 CACHES_KNOWN = 10_000
 """A driver knows which events of so many caches it has read."""
+
+
+class JsonListener(StreamingQueryListener):
+    """A listener that gets each event as JSON, by one call of the JVM. PySpark's own makes a call for each field, a
+    hundred of each report. It is itself the proxy of the JVM's listener, which a Spark Connect client does not have.
+
+    Spark waits for `on_start`, and reports later while the others run.
+    """
+
+    class Java:
+        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
+
+    @property
+    def _jlistener(self) -> Any:
+        if not hasattr(self, "_wrapper"):
+            jvm: Any = SparkContext._jvm
+            self._wrapper = jvm.PythonStreamingQueryListenerWrapper(self)
+        return self._wrapper
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        self.on_start(json.loads(event.json()))
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        self.on_progress(json.loads(event.json())["progress"])
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        self.on_end(json.loads(event.json()))
+
+    def on_start(self, event: Mapping[str, Any]) -> None:
+        """A query has started: `id`, `runId`, `name`."""
+
+    def on_progress(self, progress: Mapping[str, Any]) -> None:
+        """A micro-batch has finished: Spark's report."""
+
+    def on_end(self, event: Mapping[str, Any]) -> None:
+        """A query has ended: `id`, `runId`, `exception`."""
 
 
 class BackgroundCalls:

@@ -81,9 +81,13 @@ def open_events(
         must_exist: whether a local folder that is named must exist; else it may come later. Object stores have no
             folders that could be missing.
         all_applications: whether the default folders of all applications are read, or only of the latest.
-        skips_unreadable, since_ms: as of `FolderEvents`.
+        skips_unreadable: as of `FolderEvents`.
+        since_ms: earlier events may be left out; ms since 1970 UTC.
     """
-    parsed = EventTableOptions.parse({**TOPIC_DEFAULTS, **options} if "eventsTopic" in options else options)
+    if "eventsTopic" in options:
+        since = {"startingTimestamp": str(since_ms), "startingOffsetsByTimestampStrategy": "latest"}
+        options = {**TOPIC_DEFAULTS, **options, **(since if since_ms else {})}
+    parsed = EventTableOptions.parse(options)
     if parsed.topic is not None:
         return TopicEvents(parsed.topic)
     path = parsed.path or str(default_root())

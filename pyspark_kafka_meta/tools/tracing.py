@@ -21,15 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from pyspark_kafka_meta.tables.caches_from_events import EventRow
 from pyspark_kafka_meta.tables.lag import end_offsets
-from pyspark_kafka_meta.tools.listeners import BackgroundCalls, DriverEvents
+from pyspark_kafka_meta.tools.listeners import BackgroundCalls, DriverEvents, JsonListener
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
 MAX_SPANS = 500
 """Tasks of a stage, the slowest, and events of a micro-batch: an exporter's queue takes 2,048 spans."""
@@ -237,7 +235,7 @@ class TaskReports:
         return json.loads(self._json.writeValueAsString(rows))
 
 
-class TraceListener(StreamingQueryListener):
+class TraceListener(JsonListener):
     """Traces each micro-batch of this session's queries with OpenTelemetry: its phases, its tasks on their executors,
     Metadata requests, transactions and losses. Needs the extra `otel`.
 
@@ -261,14 +259,11 @@ class TraceListener(StreamingQueryListener):
         self._waiting: dict[Batch, list[EventRow]] = {}
         self._traced: dict[Batch, Context] = {}
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """There is nothing to trace yet."""
+    def on_progress(self, progress: Mapping[str, Any]) -> None:
+        self._calls.put(partial(self._trace, progress))
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        self._calls.put(partial(self._trace, event.progress))
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        self._calls.put(partial(self._end, str(event.id), str(event.runId), event.exception, time.time() * 1000))
+    def on_end(self, event: Mapping[str, Any]) -> None:
+        self._calls.put(partial(self._end, event["id"], event["runId"], event["exception"], time.time() * 1000))
         self._calls.wait(END_WAIT_S)
 
     def _trace(self, progress: Mapping[str, Any]) -> None:

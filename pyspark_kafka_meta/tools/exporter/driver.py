@@ -5,11 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Self
-
-from pyspark.sql.streaming.listener import StreamingQueryListener
+from typing import TYPE_CHECKING, Any, Self
 
 from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError, OptionError
 from pyspark_kafka_meta.events.event import EventKind
@@ -20,12 +18,11 @@ from pyspark_kafka_meta.tables.rows import LagRow
 from pyspark_kafka_meta.tools.console import timeout_options
 from pyspark_kafka_meta.tools.exporter import HOST, INTERVAL_S, INTERVALS_S, PORT, PORTS, TIMEOUT_MS
 from pyspark_kafka_meta.tools.exporter.server import Poller, PollTargets, serve
-from pyspark_kafka_meta.tools.exporter.totals import Progress
-from pyspark_kafka_meta.tools.listeners import BackgroundCalls, DriverEvents, logger, open_driver_events
+from pyspark_kafka_meta.tools.exporter.totals import Progress, QueryTotals
+from pyspark_kafka_meta.tools.listeners import BackgroundCalls, DriverEvents, JsonListener, logger, open_driver_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
 
 ID_SHOWN = 8
@@ -88,7 +85,7 @@ def start_exporter(
         poller = Poller(targets, interval_s)
         server = opening.enter_context(closing(serve(lambda: poller.readings, host, port)))
         opening.enter_context(poller)
-        listener = ProgressListener(poller.queries.add, poller.queries.end)
+        listener = ExporterListener(poller.queries)
         spark.streams.addListener(listener)
         opening.callback(spark.streams.removeListener, listener)
         return Exporter(server.url, opening.pop_all())
@@ -107,25 +104,20 @@ def split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str,
     return {**cluster, **events} if "eventsTopic" in CaseInsensitiveMap(events) else events, cluster
 
 
-class ProgressListener(StreamingQueryListener):
-    """Passes on the reports of finished micro-batches; and of a query that has ended its id, whether it failed, and the
-    time in seconds since 1970 UTC. Spark waits for the callbacks."""
+class ExporterListener(JsonListener):
+    """Passes on what becomes of queries."""
 
-    def __init__(self, on_progress: Callable[[Progress], None], on_end: Callable[[str, bool, float], None]) -> None:
-        self._on_progress = on_progress
-        self._on_end = on_end
+    def __init__(self, queries: QueryTotals) -> None:
+        self._queries = queries
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """There is nothing to report yet."""
+    def on_progress(self, progress: Progress) -> None:
+        self._queries.add(progress)
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        self._on_progress(event.progress)
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        self._on_end(str(event.id), event.exception is not None, time.time())
+    def on_end(self, event: Mapping[str, Any]) -> None:
+        self._queries.end(event["id"], event["exception"] is not None, time.time())
 
 
-class QueryListener(ProgressListener):
+class QueryListener(JsonListener):
     """Logs the lag, the time and the metadata refreshes of each streaming query after its micro-batches.
 
     The lines have the level INFO and the logger `pyspark_kafka_meta.queries`. Where micro-batches end faster than the
@@ -141,7 +133,6 @@ class QueryListener(ProgressListener):
     """
 
     def __init__(self, **options: str) -> None:
-        super().__init__(self._put, lambda *_: None)
         events, self._cluster = split_options(options)
         self._events = DriverEvents(events)
         if self._cluster:
@@ -152,7 +143,7 @@ class QueryListener(ProgressListener):
         self._latest: dict[str, Progress] = {}
         self._refreshes: dict[str, Counter[str]] = {}
 
-    def _put(self, progress: Progress) -> None:
+    def on_progress(self, progress: Progress) -> None:
         with self._lock:
             self._latest[progress["id"]] = progress
         self._calls.put(self._log)

@@ -82,13 +82,11 @@ def listen(
 
 def end(listener: TraceListener, exception: str | None = None) -> None:
     """The query ends; spans of all reports are recorded."""
-    ended: Any = SimpleNamespace(id="q", runId="r", exception=exception)
-    listener.onQueryTerminated(ended)
+    listener.on_end({"id": "q", "runId": "r", "exception": exception})
 
 
 def report(listener: TraceListener, **others: Any) -> None:
-    finished: Any = SimpleNamespace(progress=progress(**others))
-    listener.onQueryProgress(finished)
+    listener.on_progress(progress(**others))
 
 
 def parents(spans: Sequence[ReadableSpan]) -> dict[str, str | None]:

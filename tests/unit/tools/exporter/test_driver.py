@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -15,10 +16,14 @@ import pytest
 from pyspark_kafka_meta import QueryListener
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, OptionError
 from pyspark_kafka_meta.events.event import EventKind, Origin, Role
+from pyspark_kafka_meta.model import Position
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tables.rows import LagRow
 from pyspark_kafka_meta.tools import listeners
 from pyspark_kafka_meta.tools.exporter import driver
-from pyspark_kafka_meta.tools.exporter.driver import ProgressListener, report_line
+from pyspark_kafka_meta.tools.exporter.driver import ExporterListener, report_line
+from pyspark_kafka_meta.tools.exporter.totals import QueryTotals
+from tests.partitions import T0
 from tests.unit.tools.states import lag_row
 from tests.unit.written_events import made, write
 
@@ -30,8 +35,6 @@ PROGRESS: dict[str, Any] = {
     "batchDuration": 400,
     "sources": [],
 }
-
-FINISHED: Any = SimpleNamespace(progress=PROGRESS)
 
 
 @pytest.mark.parametrize(
@@ -68,15 +71,21 @@ def test_a_line_says_what_a_query_did(
     assert report_line({**PROGRESS, **progress}, rows, refreshes) == line
 
 
-def test_reports_and_ends_are_passed_on() -> None:
-    passed: list[Any] = []
-    listener = ProgressListener(passed.append, lambda query_id, has_failed, _: passed.append((query_id, has_failed)))
-    listener.onQueryStarted(SimpleNamespace())  # type: ignore[arg-type]
-    listener.onQueryProgress(FINISHED)
-    listener.onQueryTerminated(SimpleNamespace(id="a", exception="it broke"))  # type: ignore[arg-type]
-    listener.onQueryTerminated(SimpleNamespace(id="b", exception=None))  # type: ignore[arg-type]
+def test_events_of_the_jvm_are_passed_on() -> None:
+    queries = QueryTotals()
+    listener = ExporterListener(queries)
+    offset = SourceOffset({T0: Position(5)}, {"t": None})
+    progress = {**PROGRESS, "sources": [{"endOffset": offset.as_dict()}]}
+    listener.onQueryStarted(jvm_event(id=PROGRESS["id"], runId="r", name=None))
+    listener.onQueryProgress(jvm_event(progress=progress))
 
-    assert passed == [PROGRESS, ("a", True), ("b", False)]
+    assert queries.offsets() == {PROGRESS["id"]: (offset,)}
+    listener.onQueryTerminated(jvm_event(id=PROGRESS["id"], runId="r", exception=None))
+    assert queries.offsets() == {}
+
+
+def jvm_event(**fields: Any) -> Any:
+    return SimpleNamespace(json=lambda: json.dumps(fields))
 
 
 def of_query(sequence: int, **others: Any) -> Any:
@@ -93,7 +102,7 @@ def test_refreshes_since_the_line_before_are_logged(
     lines = []
     for sequence in (1, 3):
         write(tmp_path, of_query(sequence), of_query(sequence + 1, kind=EventKind.BORN))
-        listener.onQueryProgress(FINISHED)
+        listener.on_progress(PROGRESS)
         wait_for(lambda: caplog.messages)
         lines += caplog.messages
         caplog.clear()
@@ -110,7 +119,7 @@ def test_a_line_without_lag_is_logged_while_no_broker_responds(
     monkeypatch.setattr(driver, "query_lag", fail)
     caplog.set_level(logging.INFO, "pyspark_kafka_meta.queries")
     listener = QueryListener(**{"eventsPath": str(tmp_path), "kafka.bootstrap.servers": "b:9"})
-    listener.onQueryProgress(FINISHED)
+    listener.on_progress(PROGRESS)
     wait_for(lambda: len(caplog.messages) == 2)
 
     assert caplog.messages == [
@@ -126,7 +135,7 @@ def logged(caplog: pytest.LogCaptureFixture, wait_for: Callable[..., Any]) -> Ca
 
     def log(listener: QueryListener) -> list[str]:
         caplog.clear()
-        listener.onQueryProgress(FINISHED)
+        listener.on_progress(PROGRESS)
         wait_for(lambda: any("batch 7" in message or "unexpected" in message for message in caplog.messages))
         return list(caplog.messages)
 
