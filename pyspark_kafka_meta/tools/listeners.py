@@ -69,10 +69,15 @@ class BackgroundCalls:
     """Makes calls in order, in a thread of its own: Spark waits for the callbacks of listeners. Errors are logged only.
 
     Without calls the thread ends: Spark tells no listener that it was removed.
+
+    Args:
+        gather_s: the thread begins so long after its first call, unless something waits for it.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, gather_s: float = 0.0) -> None:
         self._name = name
+        self._gather_s = gather_s
+        self._is_awaited = threading.Event()
         self._calls: deque[Callable[[], None]] = deque(maxlen=MAX_CALLS)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -86,10 +91,13 @@ class BackgroundCalls:
 
     def wait(self, timeout_s: float) -> None:
         """Until no call is left."""
+        self._is_awaited.set()
         if (thread := self._thread) is not None:
             thread.join(timeout_s)
+        self._is_awaited.clear()
 
     def _run(self) -> None:
+        self._is_awaited.wait(self._gather_s)
         while True:
             with self._lock:
                 if not self._calls:

@@ -2,8 +2,8 @@
 
 Durations of a micro-batch are in Spark's progress reports, its tasks in the status store of Spark's UI, and Metadata
 requests, transactions and losses in the events of caches, which name their query, micro-batch and task. So executors
-need neither OpenTelemetry nor a collector, and tasks do nothing for it. The driver computes for each micro-batch, most
-of it in PySpark, which asks the JVM for each field of a report.
+need neither OpenTelemetry nor a collector, and tasks do nothing for it. The driver computes for a few milliseconds for
+each micro-batch, once a second for all that have finished since.
 
 Names of attributes follow OpenTelemetry's semantic conventions for messaging where they have one.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -33,6 +34,8 @@ MAX_SPANS = 500
 """Tasks of a stage, the slowest, and events of a micro-batch: an exporter's queue takes 2,048 spans."""
 MAX_BATCHES = 1_000
 """Micro-batches whose late events find their trace, and those whose events wait for their report."""
+GATHER_S = 1.0
+"""Micro-batches that finish in this time after another are traced together."""
 ERROR_CHARACTERS = 500
 END_WAIT_S = 5.0
 """The end of a query waits this long for its last trace: its driver may end too."""
@@ -203,33 +206,41 @@ class TaskReports:
         self._json.registerModule(jvm.com.fasterxml.jackson.module.scala.DefaultScalaModule())
         self._slowest = jvm.org.apache.spark.status.api.v1.TaskSorting.DECREASING_RUNTIME
         self._any_status = jvm.java.util.ArrayList()
+        self._jobs: dict[str, deque[int]] = {}  # not traced yet
         self._last_jobs: dict[str, int] = {}
 
-    def tasks(self, run_id: str, until_ms: float) -> list[dict[str, Any]]:
-        """The tasks of the jobs that a query has started since the last call and before `until_ms`, at most `MAX_SPANS`
-        of each stage. Times are ms since 1970 UTC."""
+    def find_jobs(self, run_id: str) -> None:
+        """Find the jobs that a query has started since the last call."""
         last = self._last_jobs.get(run_id, -1)
+        found = sorted(job_id for job_id in self._rows(self._tracker.getJobIdsForGroup(run_id)) if job_id > last)
+        self._jobs.setdefault(run_id, deque()).extend(found)
+        self._last_jobs[run_id] = max([last, *found])
+
+    def tasks(self, run_id: str, until_ms: float) -> list[dict[str, Any]]:
+        """The tasks of the jobs that were found, started before `until_ms`, and have not been returned; at most
+        `MAX_SPANS` of each stage. Times are ms since 1970 UTC."""
         stages: dict[int, None] = {}
-        job_ids = self._rows(self._tracker.getJobIdsForGroup(run_id))
-        for job_id in sorted(job_id for job_id in job_ids if job_id > last):
-            job = self._rows(self._store.job(job_id))
+        jobs = self._jobs[run_id]
+        while jobs:
+            job = self._rows(self._store.job(job_id := jobs.popleft()))
             if (job["submissionTime"] or until_ms) >= until_ms:
-                break  # of the next micro-batch
+                jobs.appendleft(job_id)  # of the next micro-batch
+                break
             stages |= dict.fromkeys(job["stageIds"])
-            self._last_jobs[run_id] = job_id
         return [task for stage_id in stages for task in self._of_stage(stage_id)]
 
     def forget(self, run_id: str) -> None:
         """The query has ended."""
+        self._jobs.pop(run_id, None)
         self._last_jobs.pop(run_id, None)
 
     def _of_stage(self, stage_id: int) -> Iterator[dict[str, Any]]:
-        """Of all attempts; none of a stage that was skipped."""
+        """Of all attempts: another one follows if a task failed. None of a stage that was skipped."""
         for attempt in count():
             tasks = self._rows(self._store.taskList(stage_id, attempt, 0, MAX_SPANS, self._slowest, self._any_status))
-            if not tasks:
-                return
             yield from ({**task, "stageId": stage_id} for task in tasks)
+            if all(task["status"] == "SUCCESS" for task in tasks):
+                return
 
     def _rows(self, rows: Any) -> Any:
         return json.loads(self._json.writeValueAsString(rows))
@@ -255,26 +266,35 @@ class TraceListener(JsonListener):
         self._events = DriverEvents(options)
         self._reports = TaskReports(spark)
         self._tracer = trace.get_tracer("pyspark_kafka_meta", tracer_provider=tracer_provider)
-        self._calls = BackgroundCalls("kafkameta-traces")
+        self._calls = BackgroundCalls("kafkameta-traces", GATHER_S)
+        self._finished: deque[Mapping[str, Any]] = deque(maxlen=MAX_BATCHES)
         self._waiting: dict[Batch, list[EventRow]] = {}
         self._traced: dict[Batch, Context] = {}
 
     def on_progress(self, progress: Mapping[str, Any]) -> None:
-        self._calls.put(partial(self._trace, progress))
+        self._finished.append(progress)
+        self._calls.put(self._trace)
 
     def on_end(self, event: Mapping[str, Any]) -> None:
         self._calls.put(partial(self._end, event["id"], event["runId"], event["exception"], time.time() * 1000))
         self._calls.wait(END_WAIT_S)
 
-    def _trace(self, progress: Mapping[str, Any]) -> None:
-        batch = progress["id"], progress["batchId"]
-        self._read()
-        tasks = self._reports.tasks(progress["runId"], _start_ms(progress) + progress["batchDuration"])
-        self._record(batch, batch_span(progress, tasks, self._waiting.pop(batch, [])))
+    def _trace(self) -> None:
+        """Trace all micro-batches that have finished: others did before this call."""
+        finished = [self._finished.popleft() for _ in range(len(self._finished))]
+        if finished:
+            self._read()
+        for run_id in {progress["runId"] for progress in finished}:
+            self._reports.find_jobs(run_id)
+        for progress in finished:
+            batch = progress["id"], progress["batchId"]
+            tasks = self._reports.tasks(progress["runId"], _start_ms(progress) + progress["batchDuration"])
+            self._record(batch, batch_span(progress, tasks, self._waiting.pop(batch, [])))
 
     def _end(self, query_id: str, run_id: str, error: str | None, end_ms: float) -> None:
         self._read()
         if error is not None:
+            self._reports.find_jobs(run_id)
             tasks = self._reports.tasks(run_id, end_ms)
             batches = [batch for batch in self._waiting if batch[0] == query_id]
             events = [event for batch in batches for event in self._waiting.pop(batch)]

@@ -70,8 +70,8 @@ def listen(
 ) -> Callable[..., TraceListener]:
     """A listener that reads events from a folder, where Spark's UI shows these tasks."""
 
-    def listener(*tasks: dict[str, Any]) -> TraceListener:
-        reports = SimpleNamespace(tasks=lambda *_: tasks, forget=lambda _: None)
+    def listener(*tasks: dict[str, Any], find_jobs: Callable[[str], object] = lambda _: None) -> TraceListener:
+        reports = SimpleNamespace(tasks=lambda *_: tasks, find_jobs=find_jobs, forget=lambda _: None)
         monkeypatch.setattr(tracing, "TaskReports", lambda _: reports)
         provider = TracerProvider(shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -229,6 +229,22 @@ def test_events_of_other_queries_and_micro_batches_are_in_no_trace(
     end(listener)
 
     assert "refresh" not in parents(exporter.get_finished_spans())
+
+
+def test_micro_batches_that_finish_soon_after_each_other_are_traced_together(
+    listen: Callable[..., TraceListener], exporter: InMemorySpanExporter
+) -> None:
+    looks: list[str] = []
+    listener = listen(find_jobs=looks.append)
+    for batch_id in (7, 8, 9):
+        report(listener, batchId=batch_id)
+    began = time.monotonic()
+    end(listener)
+
+    assert time.monotonic() - began < tracing.GATHER_S, "the end of a query waits for nothing"
+    roots = [span for span in exporter.get_finished_spans() if span.parent is None]
+    assert [(root.attributes or {})["spark.batch.id"] for root in roots] == [7, 8, 9]
+    assert looks == ["r"]
 
 
 def test_files_of_former_days_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
