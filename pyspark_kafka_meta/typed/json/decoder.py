@@ -1,9 +1,10 @@
 """Decodes JSON texts (UTF-8) into Arrow arrays.
 
-msgspec reads each text by itself, so no record depends on its neighbours, and columns are made of the fields of all
-records. What msgspec refuses, and what a column does not hold, is read again by Python's `json`, which has the last
-word and finds the cause. The last one of equal keys wins, as for Spark, and 1.0 is an integer, as in JSON Schema. What
-nothing reads may be a number of any length.
+Arrow reads a chunk of usual ones at once (`arrow_json`). Of another chunk msgspec reads each text by itself, so no
+record depends on its neighbours, and columns are made of the fields of all records. What msgspec refuses, and what a
+column does not hold, is read again by Python's `json`, which has the last word and finds the cause. The last one of
+equal keys wins, as for Spark, and 1.0 is an integer, as in JSON Schema. What nothing reads may be a number of any
+length.
 """
 
 from __future__ import annotations
@@ -24,24 +25,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import astuple
 
-from pyspark_kafka_meta.arrow_arrays import (
-    flag_array,
-    joined,
-    list_array,
-    list_offsets,
-    memory_of,
-    not_utf8,
-    number_array,
-    offsets_of,
-    slices,
+from pyspark_kafka_meta.arrow_arrays import flag_array, joined, list_array, list_offsets, not_utf8, number_array, slices
+from pyspark_kafka_meta.typed.json.arrow_json import ArrowJsonReader
+from pyspark_kafka_meta.typed.json.columns import (
+    Column,
+    counted_number,
+    decimals_of_bytes,
+    is_counted,
+    times_of_numbers,
+    times_of_texts,
 )
-from pyspark_kafka_meta.typed.columnar.decimals import big_endian_words
 from pyspark_kafka_meta.typed.json.schema import JsonSchema, column_type
 from pyspark_kafka_meta.typed.schemas import Decoded, Fault
 
 CHUNK_BYTES = 4 * 1024 * 1024
 CHUNK_ROWS = 16_384
-PIECES = 4
 REFUSALS = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
 MAX_DECIMAL_BYTES = 16
 """Of Arrow's decimals. Millions would take Python hours."""
@@ -56,8 +54,6 @@ NOT_FINITE = {
 """Strings that are numbers for Spark. Without quotes, `json` has three of the words."""
 
 Converter: TypeAlias = Callable[[Any], Any]
-Column: TypeAlias = tuple[pa.Array, Sequence[int]]
-"""The values, and which of them the type does not hold, or only `json` can read."""
 
 
 class JsonDecoder:
@@ -66,22 +62,42 @@ class JsonDecoder:
     def __init__(self, schema: JsonSchema) -> None:
         kinds = schema.kinds
         self.type, self._kinds = column_type(kinds), kinds
+        self._arrow = ArrowJsonReader(kinds)
         self._read, self._read_any = _reader(kinds), _reader(kinds, is_lenient=True)
         self._convert = _converter(kinds, "$")
 
     def decode(self, values: pa.Array) -> Decoded:
         faults: list[Fault] = []
         parts = slices(values, CHUNK_ROWS, CHUNK_BYTES)
-        arrays = [self._decode(part, first, faults, self._read) for first, part in parts]
+        arrays = [self._decode(part, first, faults) for first, part in parts]
         return Decoded(joined(arrays, self.type), faults)
 
-    def _decode(self, values: pa.Array, row: int, faults: list[Fault], read: Converter) -> pa.Array:
+    def _decode(self, values: pa.Array, row: int, faults: list[Fault]) -> pa.Array:
         """Args:
         row: the index of the first value.
         faults: those of these values are added.
+        """
+        refused = _not_utf8(values)
+        read = None if refused else self._arrow.read(values)
+        array, missing = read or self._read_each(values, refused, self._read)
+        again = sorted(set(missing))
+        if not again:
+            return array
+        order, found = np.arange(len(values)), []
+        for index in again:
+            try:
+                found.append(self._read_again(values[index].as_py().removeprefix(BYTE_ORDER_MARK)))
+            except ValueError as error:
+                found.append(None)
+                faults.append(Fault(row + index, str(error)))
+        order[again] = len(values) + np.arange(len(again))
+        return pa.concat_arrays([array, pa.array(found, self.type)]).take(number_array(order))
+
+    def _read_each(self, values: pa.Array, not_utf8: Sequence[int], read: Converter) -> Column:
+        """Args:
         read: takes strings alone for texts and decimals, or, at half the speed, other values too.
         """
-        texts, records, refused = values.to_pylist(), [], _not_utf8(values)
+        texts, records, refused = values.to_pylist(), [], list(not_utf8)
         for index in refused:
             texts[index] = None
         if pc.any(pc.starts_with(values, BYTE_ORDER_MARK)).as_py():
@@ -91,22 +107,11 @@ class JsonDecoder:
                 records.append(None if text is None else read(text))
             except REFUSALS:
                 if read is self._read and self._reads_any(text):
-                    return self._decode(values, row, faults, self._read_any)
+                    return self._read_each(values, not_utf8, self._read_any)
                 records.append(None)
                 refused.append(index)
         array, not_held = _column(self._kinds, records)
-        again = sorted({*refused, *not_held})
-        if not again:
-            return array
-        order, found = np.arange(len(texts)), []
-        for index in again:
-            try:
-                found.append(self._read_again(values[index].as_py().removeprefix(BYTE_ORDER_MARK)))
-            except ValueError as error:
-                found.append(None)
-                faults.append(Fault(row + index, str(error)))
-        order[again] = len(texts) + np.arange(len(again))
-        return pa.concat_arrays([array, pa.array(found, self.type)]).take(number_array(order))
+        return array, [*refused, *not_held]
 
     def _reads_any(self, text: bytes) -> bool:
         """Whether a record is read if texts and decimals are of other values too."""
@@ -199,16 +204,18 @@ def _column(type_: pa.DataType, values: Sequence[Any]) -> Column:
         return _struct(type_, values)
     if pa.types.is_nested(type_):
         return _items(type_, values)
-    if _is_counted(type_):
-        return _counted(type_, values)
+    if is_counted(type_):
+        numbers, not_held = _integers(counted_number(type_), values)
+        column, too_large = times_of_numbers(type_, numbers)
+        return column, [*not_held, *too_large]
     if pa.types.is_temporal(type_):
-        return _times(type_, pa.array(values, pa.string()))
+        return times_of_texts(type_, pa.array(values, pa.string()))
     if pa.types.is_integer(type_):
         return _integers(type_, values)
     if pa.types.is_large_string(type_):
         return _texts(values), ()
     if pa.types.is_decimal256(type_) and {bytes, type(None)}.issuperset(map(type, values)):
-        return _unscaled(type_, values)
+        return decimals_of_bytes(type_, pa.array(values, pa.binary()))
     if pa.types.is_decimal(type_):
         return _one_by_one(type_, values, range(len(values)))
     array = pa.array(values, type_)
@@ -282,51 +289,6 @@ def _text_of(text: bytes) -> str | None:
     if text.startswith(b'"'):
         return msgspec.json.decode(text, type=str)
     return None if text == b"null" else msgspec.json.format(text, indent=-1).decode()
-
-
-def _times(type_: pa.DataType, texts: pa.StringArray) -> Column:
-    """Also with small letters, and over 6 digits of a second, which are cut as Spark does."""
-    plain = pc.ascii_upper(texts)
-    if pc.any(pc.ascii_is_decimal(pc.utf8_slice_codeunits(plain, 26, 27))).as_py():
-        plain = pc.replace_substring_regex(plain, r"^([^.]+\.[0-9]{6})[0-9]+", r"\1")
-    return cast_each(type_, plain)
-
-
-def cast_each(type_: pa.DataType, values: pa.Array) -> Column:
-    """As values of the type. Where Arrow refuses all because of one, each quarter is tried again."""
-    try:
-        return values.cast(type_), ()
-    except pa.ArrowInvalid:
-        if len(values) == 1:
-            return pa.nulls(1, type_), (0,)
-    size = -(-len(values) // PIECES)
-    starts = range(0, len(values), size)
-    arrays, not_held = zip(*(cast_each(type_, values[start : start + size]) for start in starts), strict=True)
-    return pa.concat_arrays(arrays), [
-        start + index for start, piece in zip(starts, not_held, strict=True) for index in piece
-    ]
-
-
-def _is_counted(type_: pa.DataType) -> bool:
-    """Whether a date or timestamp is a number."""
-    return bool(pa.types.is_date64(type_) or (pa.types.is_timestamp(type_) and type_.unit == "ms"))
-
-
-def _counted(type_: pa.DataType, values: Sequence[Any]) -> Column:
-    number, time = (pa.int32(), pa.date32()) if pa.types.is_date(type_) else (pa.int64(), pa.timestamp("ms", "UTC"))
-    numbers, not_held = _integers(number, values)
-    times, too_large = cast_each(column_type(type_), numbers.cast(time))
-    return times, [*not_held, *too_large]
-
-
-def _unscaled(type_: pa.Decimal256Type, values: Sequence[bytes | None]) -> Column:
-    """Decimals of unscaled numbers."""
-    column, numbers = column_type(type_), pa.array(values, pa.binary())
-    offsets, data = offsets_of(numbers).astype(np.int64), np.append(memory_of(numbers), np.zeros(8, np.uint8))
-    words, bad = big_endian_words(data, offsets[:-1], np.diff(offsets), column.precision)
-    is_valid = np.asarray(numbers.is_valid())
-    array = pa.Array.from_buffers(column, len(values), [flag_array(is_valid).buffers()[1], pa.py_buffer(words)])
-    return array, np.flatnonzero(bad & is_valid).tolist()
 
 
 def _one_by_one(type_: pa.DataType, values: Sequence[Any], indexes: Iterable[int]) -> Column:
@@ -423,7 +385,7 @@ def _json_text(value: Any) -> str:
 
 def _is_number(type_: pa.DataType) -> bool:
     is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
-    return bool(is_number or _is_counted(type_))
+    return bool(is_number or is_counted(type_))
 
 
 def _scalar(type_: pa.DataType) -> Converter:
@@ -433,7 +395,7 @@ def _scalar(type_: pa.DataType) -> Converter:
         return partial(_integer, 1 << (type_.bit_width - 1))
     if pa.types.is_floating(type_):
         return partial(_float, type_)
-    if _is_counted(type_):
+    if is_counted(type_):
         return partial(_count, 1 if pa.types.is_date(type_) else 1000)
     if pa.types.is_decimal(type_):
         convert = partial(_decimal, Decimal(1).scaleb(-type_.scale), Decimal(10) ** (type_.precision - type_.scale))
@@ -494,7 +456,7 @@ def _bytes(value: Any) -> bytes:
 
 
 def _time(type_: pa.DataType, value: Any) -> pa.Scalar:
-    array, not_held = _times(type_, pa.array([_checked(value, str, "")]))
+    array, not_held = times_of_texts(type_, pa.array([_checked(value, str, "")]))
     if not_held:
         raise ValueError
     return array[0]
