@@ -62,13 +62,16 @@ class StallDetector:
     others progress, and later while brokers throttle. Follows Spark's `KafkaDataConsumer`, which knows one partition.
 
     `now` is in seconds, of the clock that `throttles` uses.
+
+    Attributes:
+        failures: of partitions whose last Fetch got no response.
     """
 
     def __init__(self, throttles: Throttles, poll_timeout_ms: int) -> None:
         self._throttles = throttles
         self._poll_timeout_ms = poll_timeout_ms
         self._waits: dict[PartitionCursor, _Wait] = {}
-        self._failures: dict[PartitionCursor, KafkaMetaError] = {}  # of requests without a response
+        self.failures: dict[PartitionCursor, KafkaMetaError] = {}
 
     def watch(self, cursors: Collection[PartitionCursor], now: float) -> None:
         """Watch all cursors that are not done: a new position is progress."""
@@ -91,13 +94,6 @@ class StallDetector:
             for cursor, wait in self._waits.items()
         }
 
-    def on_failure(self, cursor: PartitionCursor, error: KafkaMetaError) -> None:
-        """A Fetch of the partition got no response."""
-        self._failures[cursor] = error
-
-    def on_response(self, cursor: PartitionCursor) -> None:
-        self._failures.pop(cursor, None)
-
     def stalls_at(self) -> float:
         """When the first partition stalls."""
         return self._stalls_at(min(since for _, since in self._waits.values()))
@@ -108,8 +104,8 @@ class StallDetector:
 
     def timeout_error(self, stalled: Collection[PartitionCursor], snapshot: MetadataSnapshot) -> ReadTimeoutError:
         """Names a partition that failed, if there is any. `snapshot`: the current metadata."""
-        cursor = max(stalled, key=lambda cursor: cursor.last_error != 0 or cursor in self._failures)
-        failure = str(self._failures.get(cursor, "the brokers send no records"))
+        cursor = max(stalled, key=lambda cursor: cursor.last_error != 0 or cursor in self.failures)
+        failure = str(self.failures.get(cursor, "the brokers send no records"))
         cause = snapshot.replaced_leader(cursor.partition) or (
             describe(cursor.last_error) if cursor.last_error else failure
         )
@@ -258,7 +254,7 @@ class FetchSender(LeaderRequests[PartitionCursor, FetchResponse]):
         response_is_empty = response.throttle_ms == 0 and not response.has_records
         instructions: list[tuple[PartitionCursor, Instruction, LeaderHint | None]] = []
         for cursor in fetch.members:
-            self._stalls.on_response(cursor)
+            self._stalls.failures.pop(cursor, None)
             fetched = partitions.get(cursor.partition)
             if fetched is not None and not response.by_id and self._lost_records.is_recreated(cursor.range):
                 instructions.append((cursor, cursor.on_error(INCONSISTENT_TOPIC_ID), None))
@@ -340,7 +336,7 @@ class FetchSender(LeaderRequests[PartitionCursor, FetchResponse]):
         else:
             raise failure.error
         for cursor in fetch.members:
-            self._stalls.on_failure(cursor, failure.error)
+            self._stalls.failures[cursor] = failure.error
             instruction = cursor.on_request_failed()
             if instruction is None:
                 self.refresh_after_failure(cursor, fetch, failure.error)
