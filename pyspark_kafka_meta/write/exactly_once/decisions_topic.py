@@ -46,7 +46,6 @@ TOPIC_CONFIG = {
 KeyedDecisions: TypeAlias = dict[tuple[str, str], Decision]
 """Decisions by the sink's transactional id and series."""
 ValuesByKey: TypeAlias = dict[RecordKey, bytes]
-"""Values by key."""
 
 _AGAIN = "a batch that was under way is written again, also its rows that are visible"
 _ANOTHER_TOPIC = f"set decisionsTopic to another topic: of a sink that has written before, {_AGAIN}"
@@ -81,9 +80,8 @@ class DecisionsTopic:
         self._topic_id: UUID | None = None  # of the topic that was read
         self._decisions: KeyedDecisions = {}
         self._notes: dict[tuple[str, str], bytes] = {}  # the last one of each sink and series
-        self._uncommitted: dict[
-            int, tuple[int, ValuesByKey]
-        ] = {}  # epoch and records of open transactions, by producer id
+        # Epoch and records of open transactions, by producer id.
+        self._uncommitted: dict[int, tuple[int, ValuesByKey]] = {}
 
     def ensure(self, admin: ClusterAdmin) -> None:
         """Create the topic unless it exists. Warns if decisions may get lost.
@@ -195,9 +193,7 @@ class DecisionsTopic:
                 notes = {(key.transactional_id, key.series): records[key] for key in records if key.note}
                 self._notes |= notes
             else:
-                epoch, earlier = self._uncommitted.get(header.producer_id, (header.producer_epoch, {}))
-                whole = earlier | records if epoch == header.producer_epoch else records
-                self._uncommitted[header.producer_id] = header.producer_epoch, whole
+                self._uncommitted[header.producer_id] = header.producer_epoch, records
         elif header.record_count:
             epoch, records = self._uncommitted.pop(header.producer_id, (header.producer_epoch, {}))
             # The end of a transaction raises the epoch by one at most. Else the marker of these records is gone: they
