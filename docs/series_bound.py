@@ -9,7 +9,7 @@ from math import prod
 from pyspark_kafka_meta.events.event import REASONS, EventKind, Outcome, Role
 from pyspark_kafka_meta.facts import Ending
 from pyspark_kafka_meta.tools.cluster_state import EXECUTOR_ROLES
-from pyspark_kafka_meta.tools.exporter.metric_table import Kind, Metric, Request, Source
+from pyspark_kafka_meta.tools.exporter.metric_table import Metric, Request, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,4 +63,4 @@ def max_series(metric: Metric, size: Size) -> int:
     """The largest number of series of a metric."""
     implied = set[str]().union(*(_IMPLIED.get(label, ()) for label in metric.labels))
     values = prod(_VALUES[label](size) for label in metric.labels if label not in implied)
-    return values * (len(metric.buckets) + 3 if metric.kind is Kind.HISTOGRAM else 1)  # infinity, sum and count
+    return values * (len(metric.buckets) + 3 if metric.buckets else 1)  # infinity, sum and count

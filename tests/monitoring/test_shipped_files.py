@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from pyspark_kafka_meta.tools.exporter.metric_table import METRICS, Kind
+from pyspark_kafka_meta.tools.exporter.metric_table import METRICS
 from tests.monitoring.shipped_files import DASHBOARD, MONITORING, ROOT, RULES, TARGETS
 from tests.test_docs_pages import anchors
 
@@ -23,7 +23,7 @@ def labels_of_series() -> dict[str, set[str]]:
     known = {"up": set[str]()}
     for metric in METRICS:
         names = [metric.name]
-        if metric.kind is Kind.HISTOGRAM:
+        if metric.buckets:
             names = [f"{metric.name}_{part}" for part in ("sum", "count", "bucket")]
         known.update((name, {*metric.labels, *(["le"] if name.endswith("_bucket") else [])}) for name in names)
     return known

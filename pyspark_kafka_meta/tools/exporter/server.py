@@ -31,7 +31,7 @@ from pyspark_kafka_meta.tools.cluster_state import Leaders, live_leaders
 from pyspark_kafka_meta.tools.console import error_text, timeout_options
 from pyspark_kafka_meta.tools.exporter import TIMEOUT_MS
 from pyspark_kafka_meta.tools.exporter import metric_table as metrics
-from pyspark_kafka_meta.tools.exporter.metric_table import Kind, Readings, Source
+from pyspark_kafka_meta.tools.exporter.metric_table import Readings, Source
 from pyspark_kafka_meta.tools.exporter.totals import EventTotals, QueryTotals, read_lag, read_transactions
 from pyspark_kafka_meta.tools.sources import EventSource, RepeatedPoll
 
@@ -283,7 +283,7 @@ def families(readings: Readings) -> Iterator[Family]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     for metric, numbers in readings.numbers.items():
-        family_type = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+        family_type = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
         family = family_type(metric.name, metric.doc, labels=metric.labels)
         for labels, value in numbers.items():
             family.add_metric(labels, value)
