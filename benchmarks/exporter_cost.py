@@ -128,7 +128,7 @@ def main() -> None:
         def nothing(_: int) -> None:
             """Before steps that need no new files."""
 
-        with closing(serve(lambda: poller.readings, "127.0.0.1", 0)) as server:
+        with closing(serve(poller, "127.0.0.1", 0)) as server:
             steps = Steps(server.url)
             steps.take("before the first poll", 1, steps.scrape, nothing)
             steps.take("first poll", 1, poller.poll, lambda _: write(1))

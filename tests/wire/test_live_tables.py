@@ -129,7 +129,7 @@ def test_stale_partitions_and_lag_are_those_of_the_cluster(
         events=FolderEvents(str(tmp_path)), cluster=options, checkpoints=[checkpoint], per_partition=True
     )
     poller = Poller(targets, interval_s=1.0)
-    with closing(serve(lambda: poller.readings, "127.0.0.1", 0)) as server:
+    with closing(serve(poller, "127.0.0.1", 0)) as server:
         poller.poll()
         write(tmp_path, made("a" * 32, 1, int(time.time() * 1000), **common))
         poller.poll()

@@ -444,7 +444,7 @@ def exporter(
             )
             handle_signals()
             poller = Poller(targets, interval)
-            with closing(serve(lambda: poller.readings, host, port)) as server, poller:
+            with closing(serve(poller, host, port)) as server, poller:
                 typer.echo(server.url)
                 threading.Event().wait()
 

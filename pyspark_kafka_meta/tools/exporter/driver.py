@@ -83,7 +83,7 @@ def start_exporter(
             events=source, cluster=cluster, decisions_topic=decisions_topic, per_partition=per_partition
         )
         poller = Poller(targets, interval_s)
-        server = opening.enter_context(closing(serve(lambda: poller.readings, host, port)))
+        server = opening.enter_context(closing(serve(poller, host, port)))
         opening.enter_context(poller)
         listener = ExporterListener(poller.queries)
         spark.streams.addListener(listener)

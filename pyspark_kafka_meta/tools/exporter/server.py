@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
     from prometheus_client.metrics_core import Metric as Family
+    from prometheus_client.registry import Collector
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +102,10 @@ class Poller(RepeatedPoll):
             if not self._stopped.is_set():
                 self._try(source, poll)
         self.readings = self._read(int(time.time() * 1000))
+
+    def collect(self) -> Iterator[Family]:
+        """The readings, for prometheus_client at each scrape."""
+        return families(self.readings)
 
     def on_error(self, error: Exception) -> bool:
         """Of the figures themselves: nothing is known."""
@@ -236,17 +241,7 @@ class MetricsServer:
         self.thread.join()
 
 
-class ReadingsCollector:
-    """prometheus_client calls `collect` at each scrape (its `Collector`)."""
-
-    def __init__(self, get_readings: Callable[[], Readings]) -> None:
-        self._get_readings = get_readings
-
-    def collect(self) -> Iterator[Family]:
-        return families(self._get_readings())
-
-
-def serve(get_readings: Callable[[], Readings], host: str, port: int) -> MetricsServer:
+def serve(collector: Collector, host: str, port: int) -> MetricsServer:
     """Serve metrics at any path, and metrics of this process; at a free port for 0. Raises OptionError: the address
     cannot be used, or prometheus_client is not installed."""
     try:
@@ -255,7 +250,7 @@ def serve(get_readings: Callable[[], Readings], host: str, port: int) -> Metrics
         raise OptionError(missing_extra("the exporter", "prometheus_client")) from None
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    registry.register(ReadingsCollector(get_readings))
+    registry.register(collector)
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:

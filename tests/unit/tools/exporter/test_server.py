@@ -270,8 +270,8 @@ def checkpoint(folder: Path) -> str:
     return write_checkpoint(folder / "checkpoint", {3: SourceOffset({T0: Position(4)}, {T0.topic: None})}, finished=3)
 
 
-def test_head_is_answered_without_a_body() -> None:
-    with closing(server.serve(metrics.Readings, "127.0.0.1", 0)) as served:
+def test_head_is_answered_without_a_body(tmp_path: Path) -> None:
+    with closing(server.serve(new_poller(tmp_path), "127.0.0.1", 0)) as served:
         with urlopen(Request(served.url, method="HEAD"), timeout=30) as response:
             head = (response.status, response.headers.get_content_type(), response.read())
         with urlopen(served.url, timeout=30) as response:
@@ -297,7 +297,7 @@ def test_a_taken_port_is_one_line() -> None:
     assert f"cannot listen on 127.0.0.1, port {port}" in result.stderr
 
 
-def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(Exception, match=r"the exporter needs a missing package: pip install .*\[exporter\]"):
-        server.serve(lambda: pytest.fail("not scraped"), "127.0.0.1", 0)
+        server.serve(new_poller(tmp_path), "127.0.0.1", 0)
