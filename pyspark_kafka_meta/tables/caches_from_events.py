@@ -166,12 +166,12 @@ class CacheContents:
         removed = {*(event.get("topics_removed") or ()), *recreated}
         if removed:
             for partition in [partition for partition in self.leaders if partition.topic in removed]:
-                del self.leaders[partition]
+                self.leaders.discard(partition)
         for topic in removed:
             self.topic_ids.pop(topic, None)
         self.topic_ids.update(recreated)
         for change in valid_members(event, "partitions_removed"):
-            self.leaders.pop(_partition(change["topic"], change["partition"]), None)
+            self.leaders.discard(_partition(change["topic"], change["partition"]))
         learned = valid_members(event, "partitions_learned")
         self.leaders.take(learned, "leader_id", "leader_epoch")
         self.leaders.take(valid_members(event, "leaders_changed"), "new_leader_id", "new_epoch")

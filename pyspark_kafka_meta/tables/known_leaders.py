@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark_kafka_meta.model import TopicPartition
@@ -54,7 +54,7 @@ class Partitions:
         return self._numbers.get(partition, -1)  # type: ignore[call-overload, no-any-return]
 
 
-class KnownLeaders(MutableMapping[TopicPartition, tuple[int, int]]):
+class KnownLeaders(Mapping[TopicPartition, tuple[int, int]]):
     """The leader id and leader epoch of each partition that one cache knows, in 8 bytes for each of `partitions`."""
 
     def __init__(self, partitions: Partitions) -> None:
@@ -66,8 +66,10 @@ class KnownLeaders(MutableMapping[TopicPartition, tuple[int, int]]):
         number_of, ids, epochs = self.partitions.number, self._ids, self._epochs
         for member in members:
             number = number_of((member["topic"], member["partition"]))
-            if number >= len(ids):
-                self._grow()
+            if number >= len(ids):  # have room for all partitions that have a number
+                unknown = array("i", [UNKNOWN]) * (len(self.partitions.names) - len(ids))
+                ids.extend(unknown)
+                epochs.extend(unknown)
             ids[number], epochs[number] = member[leader_id], member[epoch]
 
     def arrays(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -79,18 +81,10 @@ class KnownLeaders(MutableMapping[TopicPartition, tuple[int, int]]):
         return both[0], both[1]
 
     def __getitem__(self, partition: TopicPartition) -> tuple[int, int]:
-        number = self._number(partition)
+        if partition not in self:
+            raise KeyError(partition)
+        number = self.partitions.find(partition)
         return self._ids[number], self._epochs[number]
-
-    def __setitem__(self, partition: TopicPartition, leader: tuple[int, int]) -> None:
-        number = self.partitions.number(partition)
-        if number >= len(self._ids):
-            self._grow()
-        self._ids[number], self._epochs[number] = leader
-
-    def __delitem__(self, partition: TopicPartition) -> None:
-        number = self._number(partition)
-        self._ids[number] = self._epochs[number] = UNKNOWN
 
     def __contains__(self, partition: object) -> bool:
         number = self.partitions.find(partition)
@@ -103,19 +97,13 @@ class KnownLeaders(MutableMapping[TopicPartition, tuple[int, int]]):
     def __len__(self) -> int:
         return len(self._ids) - self._ids.count(UNKNOWN)
 
+    def discard(self, partition: TopicPartition) -> None:
+        if partition in self:
+            number = self.partitions.find(partition)
+            self._ids[number] = self._epochs[number] = UNKNOWN
+
     def clear(self) -> None:
         self._ids, self._epochs = array("i"), array("i")
-
-    def _grow(self) -> None:
-        """Have room for all partitions that have a number."""
-        unknown = array("i", [UNKNOWN]) * (len(self.partitions.names) - len(self._ids))
-        self._ids.extend(unknown)
-        self._epochs.extend(unknown)
-
-    def _number(self, partition: TopicPartition) -> int:
-        if partition not in self:
-            raise KeyError(partition)
-        return self.partitions.find(partition)
 
     @staticmethod
     def forget_unknown(caches: Sequence[KnownLeaders]) -> None:
