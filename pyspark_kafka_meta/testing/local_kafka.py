@@ -184,7 +184,14 @@ class LocalKafka:
         servers = [self._plain_address(broker_id) for broker_id in self._running()]
         if not servers:
             raise ClusterError("No broker is running: start or resume a broker first.")
-        create_topic(servers, name, partitions, replication, config or {})
+        given = {"kafka.bootstrap.servers": ",".join(map(str, servers)), "kafka.client.id": CLIENT_ID}
+        with closing(client_without_events(ClientOptions.parse(given))) as client:
+            try:
+                is_new = ClusterAdmin(client).create_topic(name, partitions, replication, config or {})
+            except KafkaMetaError as error:
+                raise ClusterError(str(error)) from error
+        if not is_new:
+            raise ClusterError(f"Topic {name} exists: choose another name, or none for a new name.")
         self._wait_for_all(f"does not know topic {name}", lambda address: knows_topic(address, name, partitions))
         return name
 
@@ -328,18 +335,3 @@ def _metadata(address: Address, topics: Collection[str]) -> MetadataResponse | N
             return network.metadata(address, topics, time.monotonic() + METADATA_TIMEOUT_S)
         except KafkaMetaError:
             return None
-
-
-def create_topic(
-    servers: Sequence[Address], topic: str, partitions: int, replicas: int, config: Mapping[str, str]
-) -> None:
-    """Create a topic. Does not wait until every broker knows it. Raises ClusterError: it exists, or the cluster refuses
-    it or does not respond."""
-    given = {"kafka.bootstrap.servers": ",".join(map(str, servers)), "kafka.client.id": CLIENT_ID}
-    with closing(client_without_events(ClientOptions.parse(given))) as client:
-        try:
-            is_new = ClusterAdmin(client).create_topic(topic, partitions, replicas, config)
-        except KafkaMetaError as error:
-            raise ClusterError(str(error)) from error
-    if not is_new:
-        raise ClusterError(f"Topic {topic} exists: choose another name, or none for a new name.")
