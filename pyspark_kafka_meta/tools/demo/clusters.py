@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -196,7 +196,12 @@ class LocalKafkaCluster(Cluster):
                 return False
             return preferred in topic.partitions[partition.partition].isrs
 
-        _wait_until(in_sync, f"broker {preferred} is not in sync in {partition}")
+        deadline = time.monotonic() + ADMIN_TIMEOUT_S
+        while not in_sync():
+            if time.monotonic() > deadline:
+                where = f"After {ADMIN_TIMEOUT_S:.0f} s broker {preferred} is not in sync in {partition}"
+                raise ClusterError(f"{where}; perhaps {TOO_BUSY}.")
+            time.sleep(POLL_S)
         named = [Named(partition.topic, partition.partition)]
         _finish(self._admin.elect_leaders(ElectionType.PREFERRED, named))
 
@@ -222,11 +227,3 @@ def _finish(request: Future[Any]) -> None:
         request.result(ADMIN_TIMEOUT_S)
     except (KafkaException, TimeoutError) as error:
         raise ClusterError(f"A request of the demo to the brokers failed ({error}); perhaps {TOO_BUSY}.") from error
-
-
-def _wait_until(is_done: Callable[[], bool], trouble: str) -> None:
-    deadline = time.monotonic() + ADMIN_TIMEOUT_S
-    while not is_done():
-        if time.monotonic() > deadline:
-            raise ClusterError(f"After {ADMIN_TIMEOUT_S:.0f} s {trouble}; perhaps {TOO_BUSY}.")
-        time.sleep(POLL_S)
