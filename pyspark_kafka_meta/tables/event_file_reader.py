@@ -234,12 +234,9 @@ def warn_of_deleted(count: int) -> None:
         logger.warning("files of refresh events that were deleted before they were read: %d", count)
 
 
-def _numbers(value: Mapping[str, Any]) -> dict[str, int]:
-    return {writer_id: whole_number(number, 0, INT64_MAX) for writer_id, number in value.items()}
-
-
 def _position(value: Mapping[str, Any]) -> tuple[dict[str, int], int]:
-    return _numbers(value["writers"]), whole_number(value["read_until_ms"], 0, INT64_MAX)
+    writers = {writer_id: whole_number(number, 0, INT64_MAX) for writer_id, number in value["writers"].items()}
+    return writers, whole_number(value["read_until_ms"], 0, INT64_MAX)
 
 
 def _oldest_late_ms(files: Iterable[EventFile], now_ms: int) -> int:

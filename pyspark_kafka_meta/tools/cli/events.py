@@ -5,7 +5,7 @@ cache knows by its events, side by side, with its stale entries.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from time import sleep
@@ -181,8 +181,11 @@ def show_stale(known: FoundCaches, client: ClientOptions, console: Console | Non
         for entry in entries:
             live = {"live_leader_id": entry.live.leader_id, "live_leader_epoch": entry.live.leader_epoch}
             print_json({**asdict(entry.row), **live, "recreated": entry.is_recreated, "behind_ms": entry.behind_ms})
+    elif entries:
+        columns = ("cache", "partition", "knows", "now", "behind for")
+        console.print(table_of(columns, map(_stale_cells, entries)))
     else:
-        console.print(_stale_table(entries) if entries else "No cache is behind the cluster.")
+        console.print("No cache is behind the cluster.")
     return True
 
 
@@ -204,10 +207,6 @@ def _caches_table(caches: Sequence[CacheRow], rows: Sequence[CacheRow], stale: s
         entries = [by_cell.get((partition, cache.cache_id)) for cache in caches]
         table.add_row(str(partition), *(leader_cell(entry, entry in stale) for entry in entries))
     return table
-
-
-def _stale_table(entries: Iterable[StaleEntry]) -> Table:
-    return table_of(("cache", "partition", "knows", "now", "behind for"), map(_stale_cells, entries))
 
 
 def _stale_cells(entry: StaleEntry) -> Sequence[object]:
