@@ -228,18 +228,13 @@ class View(NamedTuple):
         return table
 
 
-_LAG_COLUMNS = (
-    Column("Partition"),
-    *(Column(title, True) for title in ("Next offset", "End offset", "Records behind", "Seconds behind")),
+_LAG_COLUMNS = tuple(
+    Column(title, title != "Partition")
+    for title in ("Partition", "Next offset", "End offset", "Records behind", "Seconds behind")
 )
-_TRANSACTION_COLUMNS = (
-    Column("Transactional id"),
-    Column("Sink"),
-    Column("State"),
-    Column("Open for", True),
-    Column("Timeout", True),
-    Column("Partitions"),
-    Column("Decided"),
+_TRANSACTION_COLUMNS = tuple(
+    Column(title, title in ("Open for", "Timeout"))
+    for title in ("Transactional id", "Sink", "State", "Open for", "Timeout", "Partitions", "Decided")
 )
 
 

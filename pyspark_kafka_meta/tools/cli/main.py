@@ -33,6 +33,7 @@ from pyspark_kafka_meta.tools.cli.parameters import (
     IncidentsSince,
     JsonOrPipe,
     Options,
+    Port,
     QueryOptions,
     Servers,
     StartedCluster,
@@ -65,7 +66,7 @@ from pyspark_kafka_meta.tools.console import (
     timeout_options,
 )
 from pyspark_kafka_meta.tools.doctor.machine_checks import DISTRIBUTION, version_of
-from pyspark_kafka_meta.tools.exporter import HOST, INTERVAL_S, INTERVALS_S, PORT, PORTS
+from pyspark_kafka_meta.tools.exporter import HOST, INTERVAL_S, INTERVALS_S, PORT
 from pyspark_kafka_meta.tools.same_records import Way
 
 app = typer.Typer(
@@ -415,7 +416,7 @@ def exporter(
         typer.Option(callback=within(*INTERVALS_S), metavar="SECONDS", help="Poll events and cluster every SECONDS."),
     ] = INTERVAL_S,
     host: Host = HOST,
-    port: Annotated[int, typer.Option(callback=within(*PORTS), metavar="PORT", help="Port; 0 for a free port.")] = PORT,
+    port: Port = PORT,
     option: Options = None,
     config: Config = None,
 ) -> None:
@@ -539,9 +540,7 @@ def page(
     checkpoint: Checkpoints = None,
     decisions_topic: DecisionsTopic = None,
     host: Host = HOST,
-    port: Annotated[
-        int, typer.Option(callback=within(*PORTS), metavar="PORT", help="Port; 0 for a free port.")
-    ] = 8_080,
+    port: Port = 8_080,
     open_browser: Annotated[bool, flag("--open", "Also open a browser.")] = False,
     since: IncidentsSince = None,
     until: Until = None,

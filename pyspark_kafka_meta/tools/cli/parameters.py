@@ -34,6 +34,7 @@ from pyspark_kafka_meta.options.parsers import parse_duration_ms
 from pyspark_kafka_meta.options.unknown_options import NAME, CaseInsensitiveMap
 from pyspark_kafka_meta.tools.console import note
 from pyspark_kafka_meta.tools.demo import DemoCluster
+from pyspark_kafka_meta.tools.exporter import PORTS
 from pyspark_kafka_meta.tools.sources import folder_of_application
 
 E = TypeVar("E", bound=StrEnum)
@@ -150,6 +151,7 @@ StartedCluster = Annotated[
 Host = Annotated[
     str, typer.Option(metavar="HOST", help="Address to listen on; this machine alone by default.", show_default=False)
 ]
+Port = Annotated[int, typer.Option(callback=within(*PORTS), metavar="PORT", help="Port; 0 for a free port.")]
 JsonOrPipe = Annotated[bool, flag("--json", "Print JSON lines, the default without a terminal.")]
 
 
