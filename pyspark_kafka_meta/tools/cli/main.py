@@ -111,7 +111,7 @@ def metadata(
     option: Options = None,
     config: Config = None,
 ) -> None:
-    """Show brokers, topics and the leader of each partition, as reported by one broker."""
+    """Show brokers, topics and the leader of each partition."""
     from pyspark_kafka_meta.options import ClientOptions
     from pyspark_kafka_meta.tools.cli.cluster import METADATA, OwnCache, look_at
     from pyspark_kafka_meta.tools.console import check_topics
@@ -145,7 +145,7 @@ def read(
     option: QueryOptions = None,
     config: Config = None,
 ) -> None:
-    """Show the records of a topic, as a query with these options reads them.
+    """Show the records of a topic, as a query reads them.
 
     Keys and values are columns with `--option valueFormat=avro` or another format. Without a format they are text; in
     JSON, bytes that are no UTF-8 are an object with their Base64. `--option startingOffsets=earliest` shows all.
@@ -188,7 +188,7 @@ def events(
     option: Options = None,
     config: Config = None,
 ) -> None:
-    """Show the refresh events of the metadata caches, newest last.
+    """Show refresh events, newest last.
 
     Events are read from --path, or from --events-topic at --bootstrap-servers, by default from the default folders of
     this machine, for the latest application.
@@ -226,7 +226,7 @@ def caches(
     option: Options = None,
     config: Config = None,
 ) -> None:
-    """Show the leader and epoch of each partition in each metadata cache.
+    """Show the leader of each partition in each metadata cache.
 
     The caches are computed from events: from --path, or from --events-topic at --bootstrap-servers, by default from
     the default folders of this machine, for the latest application. Closed caches are omitted. A cache that was killed
@@ -312,7 +312,7 @@ def transactions(
     option: Options = None,
     config: Config = None,
 ) -> None:
-    """Show the open transactions of the cluster, which read_committed readers wait for.
+    """Show open transactions, which read_committed readers wait for.
 
     --settle ends those of a query that will not come back. Before Kafka 3.0, brokers cannot list transactions.
     """
@@ -354,7 +354,7 @@ def replay(
     option: Options = None,
     config: Config = None,
 ) -> None:
-    """Send the records of dead letters again, once the schema or the query is mended.
+    """Send the records of dead letters again.
 
     Shows the letters that are there now, by topic and cause, and asks. Each record is sent once, as it was, with a
     header kafkameta.replay that names its first topic, partition and offset. A second replay sends it again.
@@ -386,7 +386,7 @@ def lag(
     option: Options = None,
     config: Config = None,
 ) -> None:
-    """Show how many records and seconds a streaming query is behind, in each partition.
+    """Show how many records and seconds a streaming query is behind.
 
     A micro-batch counts as read once the checkpoint records it as finished. The seconds are the age of the next
     unread record, by its timestamp.
@@ -420,7 +420,7 @@ def exporter(
     option: Options = None,
     config: Config = None,
 ) -> None:
-    """Serve metrics for Prometheus: refreshes, caches, lag and transactions.
+    """Serve metrics for Prometheus.
 
     Events are read from --path, or from --events-topic at --bootstrap-servers, by default from the default folders of
     this machine, for the latest application and later ones. The cluster at --bootstrap-servers shows which caches are
@@ -470,7 +470,7 @@ def doctor(
     option: Options = None,
     config: Config = None,
 ) -> None:
-    """Check this machine, the brokers, topics and the executors, and show how to fix problems.
+    """Check this machine, brokers, topics and executors, and show how to fix problems.
 
     Check --topic as a query reads it, and with --write as a query writes it, with the query's options of brokers, typed
     values, the schema registry and changes.
@@ -503,7 +503,7 @@ def demo(
     option: Options = None,
     config: Config = None,
 ) -> None:
-    """Show how the caches of two executors follow the leaders, in scenes with a summary.
+    """Show how the caches of two executors follow the leaders.
 
     At --bootstrap-servers, only scenes that change nothing are played.
     """
@@ -547,7 +547,7 @@ def page(
     option: Options = None,
     config: Config = None,
 ) -> None:
-    """Show the demo in a browser, with buttons; or your own events, without buttons.
+    """Show the demo, or your own queries, in a browser.
 
     Your events are read from --path, or from --events-topic at --bootstrap-servers. The cluster at --bootstrap-servers
     shows which caches are stale, open transactions, and the lag of each --checkpoint. With --since or --until the page
@@ -597,7 +597,7 @@ def migrate_checkpoint(
         Path | None, typer.Option(metavar="FOLDER", help="Write a checkpoint for kafkameta to this folder.")
     ] = None,
 ) -> None:
-    """Continue a query of Spark's Kafka source: print its startingOffsets, one line per source."""
+    """Continue a query of Spark's Kafka source: print its startingOffsets."""
     from pyspark_kafka_meta.tools.checkpoints import starting_offsets, write_checkpoint
 
     handle_signals()  # removes an incomplete copy
