@@ -162,6 +162,7 @@ class Event:
         sequence: number of the event in its cache, from 1.
         time_ms: end of the event, ms since 1970 UTC.
         cause_error_code: Kafka's error code of the cause, or 0.
+        outcome: changed, unchanged, or failed, after which the cached metadata stays.
         generation_before: good responses until then.
         generation_after: good responses until then.
         age_ms: age of the last good response when the attempt started.
