@@ -61,8 +61,8 @@ class ChangesOptions:
     order: ChangeOrder = _debeziums.choice(
         "changeOrder",
         {each.value: each for each in ChangeOrder},
-        "What `_change.sequence` is: the order of the topic or, for topics that get partitions, first the position in "
-        "the database.",
+        "[Order](changes.md#order) in `_change.sequence`: the topic's or, for topics that get partitions, the "
+        "database's.",
     )
     on_truncate: OnTruncate = _debeziums.choice(
         "onTruncate",
@@ -77,7 +77,8 @@ class ChangesOptions:
         "__debezium_unavailable_value",
         parse_text,
         "Option 'unavailableValue' must not be empty",
-        "Debezium's `unavailable.value.placeholder`. Columns with it are null, and named in `_change.unavailable`.",
+        "Debezium's `unavailable.value.placeholder` for [columns that were not "
+        "sent](changes.md#columns-that-were-not-sent).",
         needs=("changes",),
     )
 

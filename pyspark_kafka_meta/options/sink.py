@@ -67,7 +67,7 @@ class ProducerOptions:
     idempotent: bool = _writing.flag(
         "kafka.enable.idempotence",
         True,
-        "Whether retries within a task neither repeat nor reorder records. Default with kafka.acks 1: false.",
+        "Whether retries within a task neither repeat nor reorder records; false by default with kafka.acks 1.",
     )
     compression_type: str = _writing.choice(
         "kafka.compression.type", {codec: codec for codec in CODECS}, "Compression of record batches."
@@ -141,7 +141,7 @@ class TransactionOptions:
         "kafka.transaction.timeout.ms",
         None,
         "Maximum time from a task's first record to the commit. Default and maximum: transaction.max.timeout.ms of "
-        "the brokers.",
+        "brokers.",
         low=1,
     )
     decisions_topic: str = _transactions.option(
@@ -200,14 +200,10 @@ class SinkOptions:
         needs=("topic",),
     )
     new_topic_partitions: int | None = _creation.number(
-        "newTopicPartitions", None, "Partitions of the created topic. Default: num.partitions of the brokers.", low=1
+        "newTopicPartitions", None, "Of the created topic. Default: that of the brokers.", low=1
     )
     new_topic_replicas: int | None = _creation.number(
-        "newTopicReplicas",
-        None,
-        "Its replicas. Default: default.replication.factor of the brokers.",
-        low=1,
-        high=INT16_MAX,
+        "newTopicReplicas", None, "Of the created topic. Default: that of the brokers.", low=1, high=INT16_MAX
     )
     new_topic_config: tuple[tuple[str, str], ...] = _creation.option(
         "newTopicConfig",

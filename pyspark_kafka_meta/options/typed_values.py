@@ -183,7 +183,7 @@ class TypedValuesOptions:
         LATEST_VERSION,
         _parse_version,
         "Option 'valueSchemaVersion' must be latest or a version of the subject from 1, got '{value}'",
-        "Version of the subject: a number, or the latest at the load of a read or at each micro-batch of a write.",
+        "Version of the subject: a number, or the latest at load, in a write at each micro-batch.",
     )
     key_version: int | str = _for_keys(value_version)
     value_framing: Framing | None = _values.option(
@@ -191,7 +191,7 @@ class TypedValuesOptions:
         None,
         partial(parse_choice, values=_FRAMINGS),
         f"Option 'valueFraming' must be {' or '.join(_FRAMINGS)}, got '{{value}}'",
-        "Where a record names its schema. Default: confluent with a registry, else none.",
+        "[Where a record names its schema](typed-values.md#frames). Default: confluent with a registry, else none.",
     )
     key_framing: Framing | None = _for_keys(value_framing)
     value_strategy: SubjectNameStrategy = _values.choice(
