@@ -25,6 +25,8 @@ MAX_GROWTH = 4
 """How many times the offsets of a part the next may have."""
 MAX_PARTITIONS = 64
 """Read in each part; of more, some in turn."""
+STEPS = 64
+"""Of a part, at which the micro-batch may end."""
 FIRST_OFFSETS = 125
 """Of the first part of a query, of all partitions together."""
 UNKNOWN_BYTES = 65_536.0
@@ -85,6 +87,8 @@ class ByteLimit:
     def max_offsets(self, starts: Positions, ends: Positions) -> int:
         """How many of the offsets from `starts` to `ends` to read, at least 1; see `limit_offsets`."""
         ends = {part: end for part, end in ends.items() if end.offset > starts[part].offset}
+        if not ends:
+            return 1
         curves = {part: _Curve(starts[part].offset) for part in ends}
         total, known, known_bytes = backlog(starts, ends), 0, 0.0
 
@@ -94,15 +98,18 @@ class ByteLimit:
         part_bytes = self._max_bytes / PARTS
         size = part_bytes / self._density if self._turn else FIRST_OFFSETS
         for _ in range(2 * PARTS):
-            if known >= total or known_bytes > self._max_bytes:
+            part, before = min(max(1, int(size)), total - known), known_bytes
+            self._read(curves, limit_offsets(starts, ends, known + part), self._max_bytes - before)
+            known_bytes = bytes_of(known + part)
+            self._density = max(1.0, known_bytes / (known + part))
+            if known_bytes > self._max_bytes:
+                steps = range(known, known + part, max(1, part // STEPS))
+                return max(1, steps[max(0, bisect_right(steps, float(self._max_bytes), key=bytes_of) - 1)])
+            known += part
+            if known == total:
                 break
-            before, size = known_bytes, min(max(1, int(size)), total - known)
-            known += size
-            self._read(curves, limit_offsets(starts, ends, known), self._max_bytes - before)
-            known_bytes = bytes_of(known)
-            self._density = max(1.0, known_bytes / known)
-            size *= min(MAX_GROWTH, part_bytes / max(1.0, known_bytes - before))
-        return max(1, bisect_right(range(1, known + 1), float(self._max_bytes), key=bytes_of))
+            size = part * min(MAX_GROWTH, part_bytes / max(1.0, known_bytes - before))
+        return known
 
     def _read(self, curves: Mapping[TopicPartition, _Curve], targets: Positions, left: float) -> None:
         """Extend the curves to these positions, between which there may be more than the `left` bytes."""
