@@ -1,4 +1,5 @@
-"""Dead letters while workers and drivers are killed, and while the letter topic has no leader: none is missing."""
+"""Dead letters while workers and drivers are killed, and while the letter topic has no leader: none is missing, and a
+replay sends each once."""
 
 from __future__ import annotations
 
@@ -14,9 +15,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 from benchmarks.processes import kill_workers
+from pyspark_kafka_meta import read_arrow
 from pyspark_kafka_meta.testing import LocalKafka
+from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.typed.dead_letters import read_letter
 from tests.consumer import consume, consume_committed
 from tests.kafka.cluster_tools import create_topic
@@ -100,6 +104,13 @@ def test_killed_workers_and_drivers_cost_no_letter(
     print(f"{mode}: {unfinished} unfinished batches, {found.total()} letters of {len(found)} records")  # noqa: T201
     assert found.keys() == BAD
     assert rows == dict.fromkeys(GOOD, 1)
+    mended = make_topic(partitions=PARTITIONS, name=f"{topic}-mended")
+    servers = ["--bootstrap-servers", breakable_kafka.bootstrap_servers]
+    done = CliRunner().invoke(app, ["replay", letters, "--to", mended, "--yes", *servers])
+    assert f"sent {len(BAD)} records" in done.stderr
+    given = {"kafka.bootstrap.servers": breakable_kafka.bootstrap_servers, "subscribe": mended}
+    again = read_arrow(**given, valueFormat="json", valueSchema="id STRING", columns=["value"]).read_all()
+    assert Counter(int(row["value"]["id"]) for row in again.to_pylist()) == dict.fromkeys(BAD, 1)
 
 
 @pytest.mark.timeout(900)
