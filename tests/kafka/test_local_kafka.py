@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -202,6 +203,7 @@ def test_a_newer_java_is_found_in_a_usual_folder(tmp_path: Path, monkeypatch: py
     for release in (17, 21):
         fake_java(tmp_path / f"jdk-{release}", f"echo 'openjdk version \"{release}.0.1\"' >&2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk-17"))
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     monkeypatch.setattr(java_launcher, "USUAL_HOMES", (f"{tmp_path}/jdk-*"[1:],))
 
     assert java_launcher.find_java_since(21) == tmp_path / "jdk-21" / "bin" / "java"

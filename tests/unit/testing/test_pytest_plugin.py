@@ -87,7 +87,8 @@ def test_references_that_a_serializer_posts_are_kept() -> None:
 
         schema_id = post("/subjects/b/versions", posted)["id"]
         assert post("/subjects/b", posted)["references"] == references
-        with pytest.raises(HTTPError, match="404"):
+        with pytest.raises(HTTPError, match="404") as refused:
             post("/subjects/b", {"schema": '"b"'})
+        refused.value.close()
         with urlopen(f"{registry.url}/schemas/ids/{schema_id}") as response:
             assert json.load(response)["references"] == references

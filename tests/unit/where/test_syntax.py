@@ -102,7 +102,7 @@ def test_names_are_fields_in_backticks_too_and_headers_have_names() -> None:
         ("a = 1.5F", "is not supported here"),
         ("a = 1abc", "is not supported here"),
         ("a = X'F'", "X needs pairs of hexadecimal digits"),
-        ("a = DATE '2030-02-30'", "day is out of range for month"),
+        ("a = DATE '2030-02-30'", "for month"),
         ("a = TIMESTAMP '2030-01-01 00:00:00'", "with a zone, as Z or +02:00"),
         ("a = TIMESTAMP '2030-01-01 00:00:00+20:00'", "a zone is at most 18:00 from UTC"),
         ("a = TIMESTAMP_NTZ '2030-01-01 00:00:00Z'", "without a zone"),
