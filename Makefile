@@ -10,7 +10,7 @@ SITE_INSTALLED := .venv-site/.installed
 ARCHIVE := build/environment.tar.gz
 SPARK_CLASSES := build/spark_classes.jsa
 BENCHMARKS ?= throughput read_arrow write_throughput typed_values changes latest many_topics micro_batches kafka_to_kafka latency_parts exactly_once_cost end_to_end cold_start planning memory requests events_cost
-PYTHONS ?= 3.11 3.12 3.13
+PYTHONS ?= 3.11 3.12 3.13 3.14
 PYSPARKS ?= 4.0 4.1 4.2
 # Their users have older Arrows too; the newest is in .venv.
 ARROW_4.0 := pyarrow==18.0.* numpy==1.26.*

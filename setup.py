@@ -27,6 +27,7 @@ setup(
     long_description_content_type="text/markdown",
     project_urls={
         "Documentation": f"https://{owner}.github.io/{name}/",
+        "Repository": url,
         "Changelog": f"{url}/blob/v{version}/CHANGELOG.md",
         "Issues": f"{url}/issues",
     },

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module, metadata
 from pathlib import Path
+from sysconfig import get_config_var
 from typing import NamedTuple
 
 from pyspark_kafka_meta.tools.doctor import Finding, Verdict, fail, ok, warn
@@ -50,7 +51,7 @@ class Installed(NamedTuple):
 def machine_findings() -> Iterator[Finding]:
     """All findings on this machine. The check of Java needs the packages, and only queries need Java and a Python of
     Spark's."""
-    yield ok("python", f"{sys.version.split()[0]} at {sys.executable}")
+    yield judge_python(f"{sys.version.split()[0]} at {sys.executable}", bool(get_config_var("Py_GIL_DISABLED")))
     packages = list(package_findings())
     yield from packages
     if _installed(SPARK).is_missing:
@@ -59,6 +60,13 @@ def machine_findings() -> Iterator[Finding]:
     yield _worker_python()
     if not any(finding.verdict is Verdict.FAIL for finding in packages):
         yield _java()
+
+
+def judge_python(python: str, is_free_threaded: bool) -> Finding:
+    """The driver's Python, as a release and a path."""
+    if is_free_threaded:
+        return warn("python", f"{python} is free-threaded, which is not supported", "use a Python with the GIL")
+    return ok("python", python)
 
 
 def package_findings() -> Iterator[Finding]:

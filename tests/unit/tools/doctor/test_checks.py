@@ -100,6 +100,8 @@ Expected = tuple[str, Verdict, str, str]
 """Check and verdict; parts of the description and of the fix."""
 VERSIONS: Expected = ("versions", OK, "Metadata v13, Fetch v16", "")
 CASES: list[tuple[Iterable[Finding | None], list[Expected]]] = [
+    ([machine_checks.judge_python("3.14.0 at /usr/bin/python3", False)], [("python", OK, "3.14.0 at /usr/", "")]),
+    ([machine_checks.judge_python("3.14.0 at /t", True)], [("python", WARN, "is free-threaded", "with the GIL")]),
     # a package is there, new enough and whole; without pyspark the checks of brokers work
     (packages(PYARROW, "18.1", ""), []),
     (packages(PYARROW, None, ""), []),
