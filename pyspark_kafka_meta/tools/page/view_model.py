@@ -223,7 +223,7 @@ def behind(lag: Polled[CheckpointLag]) -> Behind:
 def moves_since(moves: Moves, before: ClusterState | None, now: ClusterState) -> dict[TopicPartition, Move]:
     """`moves` that are still shown, with the moves between two states."""
     recent = {partition: move for partition, move in moves.items() if move.time_ms > now.now_ms - MOVE_SHOWN_MS}
-    if before is None:
+    if before is None or before.partitions is now.partitions:
         return recent
     old = before.leaders()
     moved = {

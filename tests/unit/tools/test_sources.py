@@ -154,6 +154,39 @@ def test_a_state_of_many_events_has_some_of_the_caches_first_those_of_the_newest
     assert {dict(contents.leaders)[T1] for contents in state.caches} == {(3, 5)}, "in order, whatever their files"
 
 
+class Slow:
+    """A folder of many files: to look for new ones takes `took_s`."""
+
+    name = "folder"
+    unreadable: Sequence[EventFile] = ()
+
+    def __init__(self, took_s: float) -> None:
+        self.now_s = 0.0
+        self.looked_at_s: list[float] = []
+        self._took_s = took_s
+
+    def read(self) -> Iterator[EventRow]:
+        self.looked_at_s.append(self.now_s)
+        self.now_s += self._took_s
+        return iter(())
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(("took_s", "looks"), [(0.01, 20), (0.4, 10), (3.0, 3)])
+def test_looking_for_events_in_many_files_takes_a_fifth_of_the_time(
+    took_s: float, looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Slow(took_s)
+    state_reader = StateReader(source, {}, lambda _: (), lambda: ({}, {}, 0.0))
+    monkeypatch.setattr(time, "monotonic", lambda: source.now_s)
+    while (poll_s := source.now_s) < 20:
+        state_reader.read()
+        source.now_s = max(poll_s + 1.0, source.now_s)
+
+    assert len(source.looked_at_s) == looks
+
+
 class OfADay:
     """A topic: the events of two caches in the order of time, the first of which are older than `SILENT_KEPT_MS`."""
 
