@@ -1,7 +1,8 @@
 """Measures what listeners of streaming queries cost: traces, lineage, log lines, and a listener of PySpark that does
 nothing.
 
-    python -m benchmarks.listeners_cost [--records 3000000] [--batches 12] [--rounds 20] [--seconds 10] [--json FILE]
+    python -m benchmarks.listeners_cost [--records 3000000] [--batches 12] [--rounds 20] [--seconds 10]
+                                        [--json FILE] [LISTENER ...]
 
 All take turns in one Spark session. At full speed a query reads a topic in micro-batches of equal size, and its time
 counts. At 1,000 records a second micro-batches follow each other without a pause, and the CPU time counts that Spark
@@ -98,8 +99,8 @@ def listeners(spark: SparkSession, url: str) -> list[Listening]:
     lineage = OpenLineageClient(config={"transport": {"type": "http", "url": url}})
     return [
         OFF,
-        Listening("none, as a control", None),
-        Listening("idle, of PySpark", Idle),
+        Listening("none again", None),
+        Listening("PySpark's own", Idle),
         Listening("QueryListener", kafkameta.QueryListener),
         Listening("TraceListener", lambda: kafkameta.TraceListener(spark, provider)),
         Listening("LineageListener", lambda: kafkameta.LineageListener(spark, lineage)),
@@ -173,13 +174,16 @@ def result_row(case: str, name: str, taken: Sequence[Turn], without: Sequence[Tu
 
 
 def main() -> None:
-    arguments = argument_parser(__doc__, records=3_000_000, batches=12, rounds=20, seconds=10).parse_args()
+    parser = argument_parser(__doc__, records=3_000_000, batches=12, rounds=20, seconds=10)
+    parser.add_argument("listeners", nargs="*", metavar="LISTENER", help="names as in the results; default: all")
+    arguments = parser.parse_args()
     cases, rows = {}, []
     with brokers() as servers, spark_session() as spark, collector() as url:
         full, trickling = (new_topic(servers, purpose, PARTITIONS) for purpose in ("full", "trickling"))
         fill(servers, full, PARTITIONS, arguments.records, VALUE_BYTES, "lz4")
         per_batch = arguments.records // arguments.batches
         compared, rounds = listeners(spark, url), arguments.rounds
+        compared = [each for each in compared if each is OFF or each.name in (arguments.listeners or [each.name])]
         cases["full speed"] = take_turns(compared, rounds, partial(at_full_speed, spark, servers, full, per_batch))
         with trickle(servers, trickling, PARTITIONS, RECORDS_PER_S):
             turn = partial(at_a_rate, spark, servers, trickling, arguments.seconds)

@@ -1,4 +1,4 @@
-"""Lineage of streaming queries for OpenLineage, by its Python client: which topics a query reads and writes.
+"""Lineage of queries for OpenLineage, by its Python client: which topics a query reads and writes.
 
 Topics, brokers and types are in the query's plan, which Spark's JVM has, also those of Spark's own Kafka source and
 sink; offsets in its progress reports. Names follow OpenLineage's naming of Kafka: namespace `kafka://<host>:<port>` of
@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -29,22 +29,24 @@ from openlineage.client.facet_v2 import (
     processing_engine_run,
     schema_dataset,
 )
+from openlineage.client.uuid import generate_new_uuid
 from py4j.protocol import Py4JJavaError
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from pyspark_kafka_meta.model import Positions
 from pyspark_kafka_meta.tables.lag import source_offset
-from pyspark_kafka_meta.tools.listeners import BackgroundCalls, JsonListener
+from pyspark_kafka_meta.tools.listeners import END_WAIT_S, BackgroundCalls, JsonListener
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 INTERVAL_S = 60.0
-END_WAIT_S = 5.0
-"""The end of a query waits this long for its last event: its driver may end too."""
 SERVERS = "kafka.bootstrap.servers"
-SOURCE = "StreamingDataSourceV2ScanRelation"
-"""The node of a source in Spark's plan of a streaming query."""
+SOURCE, BATCH_SOURCE = "StreamingDataSourceV2ScanRelation", "DataSourceV2Relation"
+"""The node of a source in Spark's plan of a query."""
+BATCH_SINKS = ("AppendData", "OverwriteByExpression")
+MICRO_BATCH = "IncrementalExecution"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +85,12 @@ class QueryRun:
 
 
 class LineageListener(JsonListener):
-    """Reports runs of this session's queries to OpenLineage: START, RUNNING, and COMPLETE or FAIL. Needs the extra
-    `openlineage`.
+    """Reports runs of this session's streaming queries to OpenLineage: START, RUNNING, and COMPLETE or FAIL. Needs the
+    extra `openlineage`.
 
-    The job is named after application and query. Inputs and outputs are topics, with the types of their columns; inputs
-    with the offsets that the query has read up to. Topics that rows name in a column are not known.
+    The job is named after application and query, or a topic of a batch query. Inputs and outputs are topics, with the
+    types of their columns; inputs with the offsets that the query has read up to. Topics that rows name in a column are
+    not known.
 
     Args:
         client: by default that of the environment variables or the file of OpenLineage's client.
@@ -105,12 +108,45 @@ class LineageListener(JsonListener):
         self._calls = BackgroundCalls("kafkameta-lineage")
         self._runs: dict[str, QueryRun] = {}
 
+    @contextmanager
+    def of_batches(self) -> Iterator[None]:
+        """Report the batch queries inside `with` after each, and the writes in `foreachBatch` of streaming queries that
+        start there. Inputs have no offsets."""
+        jvm: Any = self._spark._jvm
+        context: Any = self._spark.sparkContext._jsc
+        manager: Any = self._spark._jsparkSession.listenerManager()
+        ensure_callback_server_started(self._spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+        listener = jvm.java.util.Optional.of(BatchListener(self._on_batch)).get()  # Spark finds the same object only
+        manager.register(listener)
+        try:
+            yield
+        finally:
+            with suppress(Py4JJavaError):  # it took too long
+                context.sc().listenerBus().waitUntilEmpty(int(END_WAIT_S * 1000))
+            manager.unregister(listener)
+            self._calls.wait()
+
+    def _on_batch(self, execution: Any, duration_s: float, error: str | None) -> None:
+        if _is_a(execution, MICRO_BATCH):
+            return  # of a streaming query
+        sources, sinks = batch_ends(self._spark._jvm, execution.analyzed())
+        topics = [topic for end in sinks or sources for topic in end.topics]
+        if topics:
+            ended = datetime.now(UTC)
+            run = QueryRun(self._job(topics[0], "BATCH"), str(generate_new_uuid()), execution, sources, sinks)
+            state = RunState.COMPLETE if error is None else RunState.FAIL
+            self._calls.put(partial(self._emit, run, RunState.START, at=ended - timedelta(seconds=duration_s)))
+            self._calls.put(partial(self._emit, run, state, error, ended))
+
+    def _job(self, name: str, processing: str) -> Job:
+        facet = job_type_job.JobTypeJobFacet(processing, "SPARK", "QUERY", producer=producer())
+        namespace = os.environ.get("OPENLINEAGE_NAMESPACE", "default")
+        return Job(namespace, f"{self._spark.sparkContext.appName}.{name}", {"jobType": facet})
+
     def on_start(self, event: Mapping[str, Any]) -> None:
         """Spark calls it before the query runs: later, a short query would be gone."""
         execution = self._streams.get(event["id"]).streamingQuery()
-        name = f"{self._spark.sparkContext.appName}.{event['name'] or event['id']}"
-        facet = job_type_job.JobTypeJobFacet("STREAMING", "SPARK", "QUERY", producer=producer())
-        job = Job(os.environ.get("OPENLINEAGE_NAMESPACE", "default"), name, {"jobType": facet})
+        job = self._job(event["name"] or event["id"], "STREAMING")
         run = self._runs[event["runId"]] = QueryRun(job, event["runId"], execution)
         self._calls.put(partial(self._emit, run, RunState.START))
 
@@ -129,13 +165,33 @@ class LineageListener(JsonListener):
         if run is not None:
             state = RunState.COMPLETE if event["exception"] is None else RunState.FAIL
             self._calls.put(partial(self._emit, run, state, event["exception"]))
-            self._calls.wait(END_WAIT_S)
+            self._calls.wait()
 
-    def _emit(self, run: QueryRun, state: RunState, error: str | None = None) -> None:
+    def _emit(self, run: QueryRun, state: RunState, error: str | None = None, at: datetime | None = None) -> None:
         if state is not RunState.START and not run.sources and not run.sinks:
             with suppress(Py4JJavaError):  # the query failed before it had a plan
                 run.sources, run.sinks = plan_ends(self._spark._jvm, run.execution)
-        self._client.emit(run_event(run, state, self._version, datetime.now(UTC), error))
+        self._client.emit(run_event(run, state, self._version, at or datetime.now(UTC), error))
+
+
+class BatchListener:
+    """The JVM's listener of queries that have ended.
+
+    Args:
+        on_end: gets the execution, which the JVM has, its duration in seconds, and its error, if any.
+    """
+
+    class Java:
+        implements = ("org.apache.spark.sql.util.QueryExecutionListener",)
+
+    def __init__(self, on_end: Callable[[Any, float, str | None], None]) -> None:
+        self._on_end = on_end
+
+    def onSuccess(self, _: str, execution: Any, duration_ns: int) -> None:  # noqa: N802
+        self._on_end(execution, duration_ns / 1e9, None)
+
+    def onFailure(self, _: str, execution: Any, error: Any) -> None:  # noqa: N802
+        self._on_end(execution, 0.0, error.toString())
 
 
 def run_event(run: QueryRun, state: RunState, spark_version: str, at: datetime, error: str | None = None) -> RunEvent:
@@ -201,7 +257,7 @@ def _field(name: str, kind: DataType) -> schema_dataset.SchemaDatasetFacetFields
 def plan_ends(jvm: Any, execution: Any) -> tuple[list[KafkaEnd], list[KafkaEnd]]:
     """The sources and sinks in Kafka, also by Spark's own format, of a `MicroBatchExecution` that has made its plan."""
     plan, to_java = execution.logicalPlan(), jvm.scala.jdk.javaapi.CollectionConverters
-    leaves = [leaf for leaf in to_java.asJava(plan.collectLeaves()) if leaf.getClass().getSimpleName() == SOURCE]
+    leaves = [leaf for leaf in to_java.asJava(plan.collectLeaves()) if _is_a(leaf, SOURCE)]
     sources = {}
     for leaf in leaves:
         description = leaf.stream().toString()
@@ -209,6 +265,20 @@ def plan_ends(jvm: Any, execution: Any) -> tuple[list[KafkaEnd], list[KafkaEnd]]
     options = jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(to_java.asJava(plan.writeOptions()))
     sink = _end(options, "topic", plan.query())
     return [source for source in sources.values() if source is not None], [] if sink is None else [sink]
+
+
+def batch_ends(jvm: Any, plan: Any) -> tuple[list[KafkaEnd], list[KafkaEnd]]:
+    """As `plan_ends`, of the analyzed plan of a batch query."""
+    leaves = jvm.scala.jdk.javaapi.CollectionConverters.asJava(plan.collectLeaves())
+    sources = [_end(leaf.options(), "subscribe", leaf) for leaf in leaves if _is_a(leaf, BATCH_SOURCE)]
+    sink = None
+    if _is_a(plan, *BATCH_SINKS) and _is_a(plan.table(), BATCH_SOURCE):
+        sink = _end(plan.table().options(), "topic", plan.query())
+    return [source for source in sources if source is not None], [] if sink is None else [sink]
+
+
+def _is_a(node: Any, *names: str) -> bool:
+    return node.getClass().getSimpleName() in names
 
 
 def _end(options: Any, topics: str, plan: Any, description: str = "") -> KafkaEnd | None:

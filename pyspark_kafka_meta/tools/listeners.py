@@ -23,6 +23,8 @@ from pyspark_kafka_meta.tools.sources import EventSource, FolderEvents, open_eve
 
 logger = logging.getLogger("pyspark_kafka_meta.queries")
 
+END_WAIT_S = 5.0
+"""The end of a query waits this long for the last calls: its driver may end too."""
 MAX_CALLS = 1_000
 """Further calls replace the oldest."""
 CACHES_KNOWN = 10_000
@@ -89,11 +91,11 @@ class BackgroundCalls:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
 
-    def wait(self, timeout_s: float) -> None:
-        """Until no call is left."""
+    def wait(self) -> None:
+        """Until no call is left, at most `END_WAIT_S`."""
         self._is_awaited.set()
         if (thread := self._thread) is not None:
-            thread.join(timeout_s)
+            thread.join(END_WAIT_S)
         self._is_awaited.clear()
 
     def _run(self) -> None:

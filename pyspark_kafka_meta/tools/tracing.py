@@ -37,8 +37,6 @@ MAX_BATCHES = 1_000
 GATHER_S = 1.0
 """Micro-batches that finish in this time after another are traced together."""
 ERROR_CHARACTERS = 500
-END_WAIT_S = 5.0
-"""The end of a query waits this long for its last trace: its driver may end too."""
 PHASES = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets")
 """Of a micro-batch in Spark's progress reports, in their order."""
 
@@ -277,7 +275,7 @@ class TraceListener(JsonListener):
 
     def on_end(self, event: Mapping[str, Any]) -> None:
         self._calls.put(partial(self._end, event["id"], event["runId"], event["exception"], time.time() * 1000))
-        self._calls.wait(END_WAIT_S)
+        self._calls.wait()
 
     def _trace(self) -> None:
         """Trace all micro-batches that have finished: others did before this call."""

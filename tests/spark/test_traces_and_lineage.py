@@ -18,8 +18,8 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
@@ -255,3 +255,48 @@ def test_a_query_that_fails_before_it_has_a_plan_is_reported_as_failed(
 
     assert [event["eventType"] for event in events] == ["START", "FAIL"]
     assert "no-such-topic" in events[-1]["run"]["facets"]["errorMessage"]["message"]
+
+
+def test_lineage_of_batch_queries_and_of_the_writes_of_foreach_batch(
+    spark: SparkSession,
+    kafka: Any,
+    make_topic: Callable[..., str],
+    produce: Callable[..., list[int]],
+    endpoint: Endpoint,
+    tmp_path: Path,
+) -> None:
+    source, copied, failed, streamed = (make_topic(1) for _ in range(4))
+    produce(source, ["a", "b"])
+    cluster = {"kafka.bootstrap.servers": kafka.bootstrap_servers}
+    values = spark.read.format("kafkameta").options(**cluster, subscribe=source).load().select("value")
+    stream = spark.readStream.format("kafkameta").options(**cluster, subscribe=source, startingOffsets="earliest")
+
+    def write(rows: DataFrame, topic: str) -> None:
+        rows.write.format("kafkameta").options(**cluster, topic=topic).mode("append").save()
+
+    client = OpenLineageClient(config={"transport": {"type": "http", "url": endpoint.url}})
+    with kafkameta.LineageListener(spark, client).of_batches():
+        write(values, copied)
+        with pytest.raises(PySparkException, match="bad value"):
+            write(values.selectExpr("CAST(raise_error('bad value') AS STRING) AS value"), failed)
+        spark.range(1).count()
+        sink = stream.load().select("value").writeStream.foreachBatch(lambda rows, _: write(rows, streamed))
+        sink.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
+    write(values, copied)
+
+    events = [json.loads(body) for path, body in endpoint.bodies if path == "/api/v1/lineage"]
+    names = [
+        (event["eventType"], [read["name"] for read in event["inputs"]], [sunk["name"] for sunk in event["outputs"]])
+        for event in events
+    ]
+    assert names == [
+        *[(state, [source], [copied]) for state in ("START", "COMPLETE")],
+        *[(state, [source], [failed]) for state in ("START", "FAIL")],
+        *[(state, [], [streamed]) for state in ("START", "COMPLETE")],
+    ]
+    assert [event["job"]["name"] for event in events[::2]] == [
+        f"kafkameta-tests.{t}" for t in (copied, failed, streamed)
+    ]
+    assert "bad value" in events[3]["run"]["facets"]["errorMessage"]["message"]
+    assert events[0]["run"]["runId"] == events[1]["run"]["runId"] != events[2]["run"]["runId"]
+    assert events[0]["eventTime"] < events[1]["eventTime"]
