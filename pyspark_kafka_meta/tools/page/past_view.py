@@ -15,7 +15,7 @@ from pyspark_kafka_meta.tables.rows import LeaderChangeRow
 from pyspark_kafka_meta.tools.formatting import Column, View, leader_text
 from pyspark_kafka_meta.tools.incidents import Incident, incidents_view, seconds_text
 from pyspark_kafka_meta.tools.page.history import History, Past, Stale, during
-from pyspark_kafka_meta.tools.page.view_model import LedPartition
+from pyspark_kafka_meta.tools.page.view_model import BrokerCard, LedPartition
 
 MARGIN_MS = 10_000
 """A time line begins so long before its incident, and ends so long after it."""
@@ -23,8 +23,6 @@ BUCKETS_MS = [seconds * 1000 for seconds in (1, 2, 5, 10, 30, 60, 300, 900, 3_60
 MAX_BUCKETS = 120
 MOVED_BUCKETS = 5
 """A new leader is marked for so long."""
-LEADS_SHOWN = 24
-"""Partitions of each broker."""
 STALE_SHOWN = 20
 ENTRIES_SHOWN = 3
 """Stale entries of each cache."""
@@ -88,31 +86,18 @@ def link(past: Past, time_ms: int, cluster_id: str | None) -> str:
     return f"/?{urlencode({'at': moment_text(time_ms), **cluster}, safe=':')}"
 
 
-class BrokerAt(NamedTuple):
-    """A broker as leaders tell; it may be alive and lead nothing.
-
-    Attributes:
-        address: empty if no event has it.
-        left_out: number of partitions that it leads and that are not in `leads`.
-    """
-
-    node_id: int
-    address: str
-    leads: Sequence[LedPartition]
-    left_out: int
-
-
 class Moment(NamedTuple):
     """One moment of a cluster.
 
     Attributes:
+        brokers: as leaders tell: a broker may be alive and lead nothing.
         caches: how many lived.
         stale_caches: how many of them knew an older leader than another cache.
         stale: these caches, of the longest time first.
         refreshes: by reason, in the time of one bucket up to now, as text.
     """
 
-    brokers: Sequence[BrokerAt]
+    brokers: Sequence[BrokerCard]
     leaderless: Sequence[TopicPartition]
     caches: int
     stale_caches: int
@@ -127,20 +112,13 @@ def moment_of(history: History, at_ms: int, bucket_ms: int) -> Moment:
     for each in led:
         moved_from = each.old_leader_id if each.from_ms > moved_ms and each.old_leader_id != each.leader[0] else None
         leads[each.leader[0]].append(LedPartition(each.partition, moved_from))
-    for led_now in leads.values():  # those that moved first
-        led_now.sort(key=lambda each: each.old_leader_id is None)
     broker_ids = {*history.addresses, *(each.leader[0] for each in history.led)} - {NO_LEADER}
     stale_by_cache: dict[str, list[Stale]] = defaultdict(list)
     for entry in during(history.stale, at_ms, at_ms):
         stale_by_cache[entry.cache_id].append(entry)
     return Moment(
         brokers=[
-            BrokerAt(
-                broker_id,
-                history.addresses.get(broker_id, ""),
-                leads[broker_id][:LEADS_SHOWN],
-                max(0, len(leads[broker_id]) - LEADS_SHOWN),
-            )
+            BrokerCard.of(broker_id, history.addresses.get(broker_id, ""), None, leads[broker_id])
             for broker_id in sorted(broker_ids)
         ],
         leaderless=[each.partition for each in led if each.leader[0] == NO_LEADER],

@@ -99,6 +99,7 @@ class BrokerCard(NamedTuple):
     """One broker; `is_alive` is None where no cluster is asked: an old event does not show that a broker lives.
 
     Attributes:
+        address: empty if no event has it.
         leads: partitions, those that moved here before the others.
         left_out: how many more it leads.
     """
@@ -108,6 +109,13 @@ class BrokerCard(NamedTuple):
     is_alive: bool | None
     leads: Sequence[LedPartition]
     left_out: int
+
+    @classmethod
+    def of(cls, node_id: int, address: str, is_alive: bool | None, leads: Iterable[LedPartition]) -> BrokerCard:
+        """Of a broker that leads these partitions."""
+        moved_first = sorted(leads, key=lambda led: led.old_leader_id is None)
+        left_out = max(0, len(moved_first) - LEADS_SHOWN)
+        return cls(node_id, address, is_alive, moved_first[:LEADS_SHOWN], left_out)
 
 
 class Writer(NamedTuple):
@@ -242,12 +250,11 @@ def _broker_cards(
         led = LedPartition(partition, moves[partition].old_leader_id if partition in moves else None)
         leads[leader.leader_id].append(led)
     return [
-        BrokerCard(
+        BrokerCard.of(
             node_id,
-            address=f"{row.host}:{row.port}" if row.host else "address unknown",
-            is_alive=node_id in alive if row.answered_by else None,
-            leads=sorted(leads[node_id], key=lambda led: led.old_leader_id is None)[:LEADS_SHOWN],
-            left_out=max(0, len(leads[node_id]) - LEADS_SHOWN),
+            f"{row.host}:{row.port}" if row.host else "address unknown",
+            node_id in alive if row.answered_by else None,
+            leads[node_id],
         )
         for node_id, row in sorted(known.items())
     ]

@@ -15,7 +15,6 @@ from pyspark_kafka_meta.tools.page import plots
 from pyspark_kafka_meta.tools.page.history import History, Past, past_of
 from pyspark_kafka_meta.tools.page.past_view import (
     CHANGES_SHOWN,
-    LEADS_SHOWN,
     MARGIN_MS,
     STALE_SHOWN,
     TimeLine,
@@ -31,6 +30,7 @@ from pyspark_kafka_meta.tools.page.past_view import (
     time_line,
 )
 from pyspark_kafka_meta.tools.page.ui import render
+from pyspark_kafka_meta.tools.page.view_model import LEADS_SHOWN
 from tests.partitions import T0
 from tests.unit.cache_events import Cache
 
