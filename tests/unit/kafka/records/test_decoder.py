@@ -7,7 +7,9 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from pyspark_kafka_meta.errors import (
@@ -18,7 +20,7 @@ from pyspark_kafka_meta.errors import (
 )
 from pyspark_kafka_meta.kafka.records import boundaries, columns, decoder
 from pyspark_kafka_meta.kafka.records.compression import Codec
-from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
+from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, Selection, decode
 from pyspark_kafka_meta.kafka.records.reusable_buffer import OWN_REFERENCES, ReusableBuffer
 from pyspark_kafka_meta.kafka.records.schema import records_arrow_schema
 from pyspark_kafka_meta.model import TopicPartition
@@ -27,6 +29,7 @@ from tests.unit.kafka.records.handmade import (
     BASE_MS,
     COMPRESS,
     LOG_APPEND_TIME,
+    ROWS,
     TOPIC_PARTITION,
     Row,
     batch,
@@ -73,6 +76,21 @@ def test_all_columns_of_one_record() -> None:
             "headers": [{"key": "trace", "value": b"1"}],
         }
     ]
+
+
+@pytest.mark.parametrize("names", [ALL_COLUMNS, ("value",), ()])
+@pytest.mark.parametrize("kept", [{0, 3, 14}, set(range(15)), set[int]()])
+def test_kept_records_are_those_of_the_selection_in_all_columns(names: tuple[str, ...], kept: set[int]) -> None:
+    shifted = [[replace(row, offset=5 * number + row.offset) for row in ROWS] for number in range(3)]
+    part = fetched(b"".join(map(batch, shifted)))
+    selection = Selection(("offset", "headers"), lambda rows: np.isin(rows.column(0).to_numpy(), list(kept)))
+
+    found = list(decode([part], names, selection=selection))
+
+    expected = decoded(part, *ALL_COLUMNS).filter(pc.field("offset").isin(list(kept))).select(names)
+    assert pa.Table.from_batches(found, records_arrow_schema(names)).equals(expected)
+    assert sum(rows.num_rows for rows in found) == len(kept)
+    assert all(rows.num_rows for rows in found)
 
 
 def test_null_and_empty_are_distinct() -> None:
