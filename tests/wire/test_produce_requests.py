@@ -499,11 +499,7 @@ def name_another_partition(peer: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("misbehave", "kind", "text"),
     [
-        (
-            close_before_the_second_response,
-            ConnectError,
-            "closed the connection while waiting for its Produce response",
-        ),
+        (close_before_the_second_response, ConnectError, "closed the connection while waiting for its Produce resp"),
         (respond_in_the_wrong_order, ProtocolError, "answered request 4 instead of 3"),
         (respond_twice, ProtocolError, "answered request 2 instead of 3"),
         (add_bytes, ProtocolError, "has 1 extra bytes"),

@@ -83,6 +83,7 @@ def test_headers_may_be_maps(kafka: dict[str, str], typed: dict[str, str]) -> No
 
 
 JSON = {"valueFormat": "json", "valueSchema": "id bigint, name string", "onMalformedRecord": "null"}
+CHANGED_IDS = (1, None, None, 2, None)
 MALFORMED = [{"id": 1, "name": None}, None, None, {"id": 2, "name": "b"}, None]
 
 
@@ -96,11 +97,7 @@ MALFORMED = [{"id": 1, "name": None}, None, None, {"id": 2, "name": "b"}, None]
             ["value_raw", "offset"],
             [(value if value is None else value.encode(), offset) for offset, value in enumerate(VALUES)],
         ),
-        (
-            {**JSON, "changes": "upsert", "keyFormat": "bytes"},
-            ["key", "id"],
-            [(b"key", n) for n in (1, None, None, 2, None)],
-        ),
+        ({**JSON, "changes": "upsert", "keyFormat": "bytes"}, ["key", "id"], [(b"key", n) for n in CHANGED_IDS]),
         ({"table": "latest"}, ["value", "offset"], [(b"{", 4)]),
         (
             {"endingOffsets": '{"page-views": {"0": 2}}', "startingOffsets": '{"page-views": {"0": 1}}'},

@@ -394,6 +394,7 @@ def test_one_time_goes_before_times_by_partition_and_these_before_offsets() -> N
 START_LATEST = (
     "starting offset can't be latest for batch queries on Kafka: set earliest, -10m or JSON, or use readStream"
 )
+AFTER_THE_END = "The specified start offset 9 is greater than the end offset 3"
 BAD_RANGES = [
     ("latest", "latest", [START_LATEST]),
     ("earliest", "earliest", ["ending offset can't be earliest for batch queries on Kafka"]),
@@ -401,11 +402,7 @@ BAD_RANGES = [
     ("earliest", '{"t":"earliest"}', ["ending offset for t can't be earliest for batch queries on Kafka"]),
     ('{"t":{"0":-1}}', "latest", ["startingOffsets for t-0 can't be latest for batch queries on Kafka"]),
     ("earliest", '{"t":{"0":-2}}', ["ending offset for t-0 can't be earliest for batch queries on Kafka"]),
-    (
-        '{"t":{"0":9,"1":3}}',
-        '{"t":{"0":3,"1":3}}',
-        ["The specified start offset 9 is greater than the end offset 3 for topic t partition 0."],
-    ),
+    ('{"t":{"0":9,"1":3}}', '{"t":{"0":3,"1":3}}', [f"{AFTER_THE_END} for topic t partition 0."]),
     (
         '{"t":{"0":1,"1":2}}',
         '{"t":{"0":1},"u":{"0":2}}',

@@ -110,11 +110,7 @@ def test_extensions_are_sorted_pairs() -> None:
         (IAM, f"{IAM_LOGIN} required awsProfileName=hunter2;", "awsProfileName: remove them; credentials come"),
         (IAM, f"{IAM_LOGIN} required awsRoleArn=hunter2;", "OAUTHBEARER, and 'oauthTokenProvider'"),
         (GSSAPI, f"{KRB5_LOGIN} required useKeyTab=true keyTab=hunter2;", "keyTab, .*KRB5_CLIENT_KTNAME"),
-        (
-            GSSAPI,
-            f"{IAM_LOGIN} required;",
-            "does not fit GSSAPI. Supported modules: PlainLoginModule, .*, Krb5LoginModule",
-        ),
+        (GSSAPI, f"{IAM_LOGIN} required;", "does not fit GSSAPI. Supported modules: PlainLoginModule, .*, Krb5Login"),
     ],
 )
 @pytest.mark.usefixtures("_all_packages")
@@ -151,19 +147,13 @@ WRONG = [
     ({**SSL, "ssl.endpoint.identification.algorithm": VALUE}, "must be https or empty"),
     ({**SSL, "ssl.key.password": " "}, "'kafka.ssl.key.password' must not be empty"),
     (SASL_SSL, "'kafka.sasl.mechanism' is required with SASL"),
-    (
-        {**SASL_SSL, "sasl.mechanism": "DIGEST-MD5"},
-        "must be PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI or",
-    ),
+    ({**SASL_SSL, "sasl.mechanism": "DIGEST-MD5"}, "must be PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI"),
     ({**PLAIN, "sasl.username": VALUE}, "PLAIN needs 'kafka.sasl.username' and 'kafka.sasl.password'"),
     ({**PLAIN, "sasl.username": VALUE, "sasl.jaas.config": "PlainLoginModule required password=p;"}, "not in both"),
     ({**PLAIN, "sasl.jaas.config": f"PlainLoginModule required password={VALUE}"}, "must end with ';'"),
     ({**PLAIN, "sasl.jaas.config": f'PlainLoginModule required password="{VALUE};'}, "from character 36 on"),
     ({**PLAIN, "sasl.jaas.config": f"PlainLoginModule required {VALUE};"}, "option 1 is not name="),
-    (
-        {**PLAIN, "sasl.jaas.config": f'PlainLoginModule required username== password="{VALUE}";'},
-        "option 1 is not name=",
-    ),
+    ({**PLAIN, "sasl.jaas.config": f'PlainLoginModule required user== password="{VALUE}";'}, "option 1 is not name="),
     ({**PLAIN, "sasl.jaas.config": f'PlainLoginModule required password="{VALUE}" ===;'}, "option 2 is not name="),
     ({**PLAIN, "sasl.jaas.config": f"{VALUE}"}, "must come first"),
     ({**PLAIN, "sasl.jaas.config": "com.sun.Krb5LoginModule required x=y;"}, "does not fit PLAIN"),

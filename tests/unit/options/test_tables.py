@@ -42,6 +42,10 @@ def test_default_table_is_records() -> None:
     assert choose_table(SERVERS) == (Table.RECORDS, SERVERS)
 
 
+EVENTS_OF_TOPIC = {"table": "refresh_events", **TOPIC}
+FROM_A_TOPIC = "has no effect in table refresh_events from a topic"
+
+
 @pytest.mark.parametrize(
     ("options", "unused"),
     [
@@ -55,14 +59,8 @@ def test_default_table_is_records() -> None:
             "'startingOffsets' has no effect in table caches from files",
         ),
         ({"table": "caches", **SERVERS}, "'kafka.bootstrap.servers' has no effect in table caches from files"),
-        (
-            {"table": "refresh_events", **TOPIC, "eventsPath": "/e"},
-            "'eventsPath' has no effect in table refresh_events from a topic",
-        ),
-        (
-            {"table": "refresh_events", **TOPIC, "maxFilesPerTrigger": "3"},
-            "'maxFilesPerTrigger' has no effect in table refresh_events from a topic",
-        ),
+        ({**EVENTS_OF_TOPIC, "eventsPath": "/e"}, f"'eventsPath' {FROM_A_TOPIC}"),
+        ({**EVENTS_OF_TOPIC, "maxFilesPerTrigger": "3"}, f"'maxFilesPerTrigger' {FROM_A_TOPIC}"),
     ],
 )
 def test_option_of_another_is_ignored(options: dict[str, str], unused: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -82,25 +82,16 @@ def starts(reader: Reader) -> list[Offset]:
 Call = int | tuple[Offset, Offset] | None
 """`latestOffset` with so many records available; `partitions`, or the announcement of an offset; `initialOffset`."""
 CALLS: dict[str, tuple[list[Call], list[Offset]]] = {
-    "a new query starts at its initial offset and then where it ended": (
-        [10, None, (INITIAL, at(10)), 15],
-        [INITIAL, at(10)],
-    ),
+    "a new query starts at its initial offset, then at its end": ([10, None, (INITIAL, at(10)), 15], [INITIAL, at(10)]),
     "an idle query without partitions to plan keeps its start": ([10, 10, 10, 12], [INITIAL, at(10), at(10), at(10)]),
     "a restarted query starts at the announced offset": ([(at(7), at(7)), 10], [at(7)]),
-    "an unfinished micro-batch is replayed and the next starts at its end": (
-        [(at(7), at(7)), (at(3), at(7)), 10],
-        [at(7)],
-    ),
-    "an unfinished first micro-batch is replayed from the initial offset": (
+    "an unfinished batch is replayed and the next starts at its end": ([(at(7), at(7)), (at(3), at(7)), 10], [at(7)]),
+    "an unfinished first batch is replayed from the initial one": (
         [(at(7), at(7)), None, (INITIAL, at(7)), 10],
         [at(7)],
     ),
     # By `foreachBatch` that keeps its DataFrame.
-    "a micro-batch that is read again later moves no start": (
-        [10, 15, (INITIAL, at(10)), 15],
-        [INITIAL, at(10), at(15)],
-    ),
+    "a batch that is read again later moves no start": ([10, 15, (INITIAL, at(10)), 15], [INITIAL, at(10), at(15)]),
 }
 
 

@@ -87,12 +87,7 @@ def test_a_position_in_a_gap_is_before_the_next_record(position: int) -> None:
         (proof(LOG, 0, MOVED, place=12, copy_start=11), Verdict.AMBIGUOUS, None, "the records differ"),
         (proof(LOG[1:], 0, [record(10, 0), *MOVED], place=11), Verdict.REFUSED, None, "records before the first"),
         (proof(LOG, 0, LOG, place=0, copy_start=-5), Verdict.PROVED, 0, "equal"),
-        (
-            proof(LOG, 0, [record(9 + each.offset, each.offset) for each in LOG], 9, 9),
-            Verdict.UNKNOWN,
-            9,
-            "other records",
-        ),
+        (proof(LOG, 0, [record(9 + each.offset, each.offset) for each in LOG], 9, 9), Verdict.UNKNOWN, 9, "other rec"),
         (proof([], 5, LOG), Verdict.UNKNOWN, 5, "no records any more"),
         (proof([], 0, LOG), Verdict.REFUSED, None, "this log none"),
         (proof([], 0, [], copy_end=0), Verdict.PROVED, 0, "no records yet"),

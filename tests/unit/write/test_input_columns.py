@@ -41,7 +41,7 @@ def found(value: int, **others: int) -> SinkColumns:
 ALL = schema(timestamp=TimestampType(), partition=INT, topic=STRING, headers=headers(), value=BINARY, key=STRING)
 GOOD = {
     "value alone": (schema(value=STRING), "t", found(value=0)),
-    "not nullable": (
+    "never null": (
         schema(value=BINARY, headers=headers(nullable=False), nullable=False),
         "t",
         found(value=0, headers=1),

@@ -441,9 +441,7 @@ BAD_ROWS = {
         rows(value=[b"1", b"2"], topic=["t", "x" * 300]), {"topic": ""},
         InvalidRowError, r"x\.\.\.' is no name of a topic: use up to 249 of the characters",
     ),
-    "unknown topic": (
-        rows(value=[b"1"], topic=["nope"]), {"topic": ""}, UnknownTopicError, "topic nope does not exist",
-    ),
+    "unknown topic": (rows(value=[b"1"], topic=["nope"]), {"topic": ""}, UnknownTopicError, "nope does not exist"),
 }  # fmt: skip
 
 

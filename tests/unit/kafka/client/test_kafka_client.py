@@ -408,10 +408,7 @@ WITHOUT_RESPONSE: dict[str, tuple[Callable[[Scene], object], str]] = {
         ),
         r"UNKNOWN_SERVER_ERROR \(error -1\)",
     ),
-    "slow connection to one that hangs": (
-        lambda scene: outlive_deadlines(scene, 2),
-        "broker-2:9092 did not report offsets in time",
-    ),
+    "slow connection to one that hangs": (lambda scene: outlive_deadlines(scene, 2), "broker-2:9092 did not .*"),
 }
 
 

@@ -100,37 +100,32 @@ MOVED = LeaderChange("t", 0, 1, 2, 5, 6)
 LEADERLESS = topic(replace(led(NO_LEADER, NO_EPOCH), error_code=5))
 RECREATED = (TopicRecreated("t", str(ID), str(OTHER_ID)),)
 LEARNED = (PartitionLearned("t", 0, 2, 9, str(ID)),)
+IGNORED = SnapshotChanges(stale_ignored=1)
+
+
+def moved(*changes: LeaderChange) -> SnapshotChanges:
+    return SnapshotChanges(leaders_changed=changes)
+
+
 MERGES: dict[str, tuple[list[TopicMetadata], tuple[int, int] | None, SnapshotChanges]] = {
     "an equivalent response": ([topic(led(1, 5))] * 2, (1, 5), SnapshotChanges()),
-    "an older epoch": ([topic(led(1, 5)), topic(led(2, 4))], (1, 5), SnapshotChanges(stale_ignored=1)),
-    "a newer epoch": ([topic(led(1, 5)), topic(led(2, 6))], (2, 6), SnapshotChanges(leaders_changed=(MOVED,))),
+    "an older epoch": ([topic(led(1, 5)), topic(led(2, 4))], (1, 5), IGNORED),
+    "a newer epoch": ([topic(led(1, 5)), topic(led(2, 6))], (2, 6), moved(MOVED)),
     # franz-go #1331, #1332: epoch -1 was taken for a rewind.
-    "no leader": (
-        [topic(led(1, 5)), LEADERLESS],
-        None,
-        SnapshotChanges(leaders_changed=(LeaderChange("t", 0, 1, NO_LEADER, 5, NO_EPOCH),)),
-    ),
-    "an older epoch after no leader": (
-        [topic(led(1, 5)), LEADERLESS, topic(led(1, 4))],
-        None,
-        SnapshotChanges(stale_ignored=1),
-    ),
+    "no leader": ([topic(led(1, 5)), LEADERLESS], None, moved(LeaderChange("t", 0, 1, NO_LEADER, 5, NO_EPOCH))),
+    "an older epoch after no leader": ([topic(led(1, 5)), LEADERLESS, topic(led(1, 4))], None, IGNORED),
     "a newer epoch after no leader": (
         [topic(led(1, 5)), LEADERLESS, topic(led(3, 6))],
         (3, 6),
-        SnapshotChanges(leaders_changed=(LeaderChange("t", 0, NO_LEADER, 3, NO_EPOCH, 6),)),
+        moved(LeaderChange("t", 0, NO_LEADER, 3, NO_EPOCH, 6)),
     ),
     "no epoch of the same leader": ([topic(led(1, 5)), topic(led(1, NO_EPOCH))], (1, 5), SnapshotChanges()),
     "no epoch of another leader": (
         [topic(led(1, 5)), topic(led(2, NO_EPOCH))],
         (2, NO_EPOCH),
-        SnapshotChanges(leaders_changed=(LeaderChange("t", 0, 1, 2, 5, NO_EPOCH),)),
+        moved(LeaderChange("t", 0, 1, 2, 5, NO_EPOCH)),
     ),
-    "an older epoch after no epoch": (
-        [topic(led(1, 5)), topic(led(2, NO_EPOCH)), topic(led(1, 4))],
-        (2, NO_EPOCH),
-        SnapshotChanges(stale_ignored=1),
-    ),
+    "an older one after none": ([topic(led(1, 5)), topic(led(2, NO_EPOCH)), topic(led(1, 4))], (2, NO_EPOCH), IGNORED),
     # KAFKA-12257, librdkafka #4898: epoch 0 of the new topic was ignored.
     "a recreated topic": (
         [topic(led(1, 9)), topic(led(2, 0), topic_id=OTHER_ID)],
@@ -153,13 +148,9 @@ MERGES: dict[str, tuple[list[TopicMetadata], tuple[int, int] | None, SnapshotCha
     "the first topic id": (
         [topic(led(1, 9), topic_id=None), topic(led(1, 3))],
         (1, 3),
-        SnapshotChanges(leaders_changed=(LeaderChange("t", 0, 1, 1, 9, 3),)),
+        moved(LeaderChange("t", 0, 1, 1, 9, 3)),
     ),
-    "no topic id any more": (
-        [topic(led(1, 9)), topic(led(1, 8), topic_id=None)],
-        (1, 9),
-        SnapshotChanges(stale_ignored=1),
-    ),
+    "no topic id any more": ([topic(led(1, 9)), topic(led(1, 8), topic_id=None)], (1, 9), IGNORED),
     "another topic": (
         [topic(led(1, 5)), topic(led(2, 1), name="u", topic_id=OTHER_ID)],
         (1, 5),

@@ -130,6 +130,7 @@ BATCHES = by_partition(
     "partition_data", [{"records": bytes(each.records)} for each in SENT[PRODUCE].partitions], number="index"
 )
 PRODUCER_FIELDS = {"producer_id": PRODUCER.producer_id, "producer_epoch": PRODUCER.epoch}
+NO_ID = {"producer_id": -1, "producer_epoch": -1}
 REQUESTS: list[tuple[ApiRequest[Any], dict[str, Any]]] = [
     *(
         (MetadataRequest(names), {"topics": topics, "allow_auto_topic_creation": False})
@@ -162,11 +163,8 @@ REQUESTS: list[tuple[ApiRequest[Any], dict[str, Any]]] = [
     (nameless(SENT[FETCH]), FETCH_FIELDS),
     (SENT[PRODUCE], {"acks": -1, "timeout": 1500, "transactional_id": None, "topic_data": BATCHES}),
     *((produce_by(version), {"transactional_id": ID, "topic_data": BATCHES}) for version in TransactionVersion),
-    (ProducerIdRequest(), {"transactional_id": None, "producer_id": -1, "producer_epoch": -1}),
-    (
-        SENT[INIT_PRODUCER_ID],
-        {"transactional_id": ID, "producer_id": -1, "producer_epoch": -1, "transaction_timeout": 60_000},
-    ),
+    (ProducerIdRequest(), {"transactional_id": None, **NO_ID}),
+    (SENT[INIT_PRODUCER_ID], {"transactional_id": ID, **NO_ID, "transaction_timeout": 60_000}),
     (SENT[FIND_COORDINATOR], {"key_type": 1, "coordinator_keys": (ID, SECOND_ID), "key": ID}),
     (FindCoordinatorRequest(("group",), GROUP_KEY), {"key_type": 0}),
     (
@@ -358,7 +356,6 @@ def test_response_is_read(api: Api, version: int) -> None:
 
 
 NO_BROKER = {"node_id": -1, "host": "", "port": -1}
-NO_ID = {"producer_id": -1, "producer_epoch": -1}
 ERRORS: list[tuple[Api, dict[str, Any], tuple[int, Any]]] = [
     *(
         (INIT_PRODUCER_ID, {"version": version, "error_code": LOADING, **NO_ID}, (LOADING, NO_PRODUCER))

@@ -34,10 +34,7 @@ STALLS: dict[str, tuple[Fault, str]] = {
     "leader is nowhere": ([lambda scene: scene.cluster.brokers.pop(1)], AT_T0 + "LEADER_NOT_AVAILABLE (error 5)"),
     "an error for ever": ([lambda scene: change(scene, failing(75))], AT_T1 + "UNKNOWN_LEADER_EPOCH (error 75)"),
     "not leader for ever": ([lambda scene: change(scene, failing(6))], AT_T1 + "NOT_LEADER_OR_FOLLOWER (error 6)"),
-    "no broker responds": (
-        [lambda scene: scene.network.down.update({1, 2, 3})],
-        AT_T1 + "broker 2 closed the connection",
-    ),
+    "no broker responds": ([lambda scene: scene.network.down.update({1, 2, 3})], AT_T1 + "broker 2 closed the connect"),
     "every broker hangs": ([lambda scene: scene.network.hung.update({1, 2, 3})], AT_T1 + "broker 2 did not answer"),
 }
 

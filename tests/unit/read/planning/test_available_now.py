@@ -51,12 +51,7 @@ def test_available_now_whose_target_is_older_than_its_start_never_goes_back(scen
 @pytest.mark.parametrize(
     ("happens", "error_text", "read", "recorded_losses"),
     [
-        (
-            lose_the_end,
-            "the log of t-0 ends at offset 6, before offset 12 at which the query is to end",
-            (1, 6),
-            [(T0, 6, 12)],
-        ),
+        (lose_the_end, "the log of t-0 ends at offset 6, before offset 12 at which the query", (1, 6), [(T0, 6, 12)]),
         (
             lose_partitions,
             "t-0 was read up to offset 1, and its new log ends at 12",

@@ -157,16 +157,14 @@ def times_json(*milliseconds: int) -> str:
 
 
 AFTER, NEVER = WRITTEN_MS + 1, WRITTEN_MS + 60_001
+BY_PARTITION = "startingOffsetsByTimestamp"
 BY_TIME: dict[str, tuple[dict[str, str], dict[TopicPartition, tuple[int, int]]]] = {
     "start": ({"startingTimestamp": str(WRITTEN_MS)}, {T0: (0, 14), T1: (0, 14), T2: (0, 12)}),
     "start, latest where there is none": (
         {"startingTimestamp": str(AFTER), "startingOffsetsByTimestampStrategy": "latest"},
         {T0: (12, 14), T1: (12, 14), T2: (12, 12)},
     ),
-    "start by partition": (
-        {"startingOffsetsByTimestamp": times_json(AFTER, 0, WRITTEN_MS)},
-        {T0: (12, 14), T1: (0, 14), T2: (0, 12)},
-    ),
+    "start by partition": ({BY_PARTITION: times_json(AFTER, 0, WRITTEN_MS)}, {T0: (12, 14), T1: (0, 14), T2: (0, 12)}),
     "end": ({"endingTimestamp": str(AFTER)}, {T0: (0, 12), T1: (0, 12), T2: (0, 12)}),
     "end by partition": (
         {"endingOffsetsByTimestamp": times_json(AFTER, NEVER, 0), "startingOffsets": "earliest"},

@@ -102,10 +102,7 @@ def test_query_goes_on_after_an_allowed_loss(scene: Scene, caplog: pytest.LogCap
 
 
 RECREATED = {
-    "earliest, whatever failOnDataLoss says": (
-        {"onTopicRecreated": "earliest"},
-        {T0: (0, 30), T1: (0, 30), T2: (0, 30)},
-    ),
+    "earliest, whatever else": ({"onTopicRecreated": "earliest"}, {T0: (0, 30), T1: (0, 30), T2: (0, 30)}),
     "latest": ({"onTopicRecreated": "latest"}, {}),
     "latest, losses allowed": ({"onTopicRecreated": "latest", **GO_ON}, {}),
 }

@@ -57,10 +57,7 @@ def test_batch_0_carries_the_start_it_was_planned_from(scene: Scene) -> None:
 
 
 NO_MORE: dict[str, tuple[dict[str, str], Any]] = {
-    "partitions that are not named": (
-        {"startingOffsets": '{"t":{"0":5,"1":5,"2":5}}'},
-        lambda scene: add_partition(scene, T3),
-    ),
+    "partitions not named": ({"startingOffsets": '{"t":{"0":5,"1":5,"2":5}}'}, lambda scene: add_partition(scene, T3)),
     "a time that no record is as late as": ({"startingTimestamp": "1"}, lambda scene: add_partition(scene, T3)),
     "an offset that was cut off": (
         {"startingOffsets": '{"t":{"0":12,"1":5,"2":5}}'},

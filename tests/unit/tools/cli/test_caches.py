@@ -162,10 +162,7 @@ def test_caches_of_one_application_are_chosen(tmp_path: Path) -> None:
     ("options", "reason"),
     [
         ([], "no cache had an event since then: --since 1d goes back further"),
-        (
-            ["--application", "x"],
-            "no cache of application x is alive: look while a query runs, or see kafkameta events",
-        ),
+        (["--application", "x"], "no cache of application x is alive: look while a query runs, or see kafkameta"),
     ],
 )
 def test_staleness_without_cache_is_one_sentence_and_code_1(folder: Path, options: list[str], reason: str) -> None:

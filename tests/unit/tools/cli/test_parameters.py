@@ -162,10 +162,7 @@ MISTAKES = [
     ("page --path p --checkpoint c", "--checkpoint needs --bootstrap-servers"),
     ("page --since 10h", "--since and --until need --path or --events-topic"),
     ("page --path p --since 10h --checkpoint c --bootstrap-servers b:9", "--checkpoint and --decisions-topic show"),
-    (
-        "page --path p --since 10h --decisions-topic d --bootstrap-servers b:9",
-        "--checkpoint and --decisions-topic show",
-    ),
+    ("page --path p --since 10h --decisions-topic d --bootstrap-servers b:9", "--checkpoint and --decisions-topic"),
     ("page --path p --since 10h --bootstrap-servers b:9", "--option and --config need --events-topic"),
     ("page --path p --since 9h --until 10h", "--since must be before --until"),
     ("incidents --path p --until three", "--until must be a time like 10m"),

@@ -133,11 +133,7 @@ CASES: dict[str, tuple[Check, ClusterState, ClusterState]] = {
         state(first_response()),
         state(first_response(), leaders=((1, 4), (-1, 5))),
     ),
-    "a dead address, then one that responds": (
-        FAILED_OVER,
-        state(refusal(), first_response(**CLI)),
-        state(first_response(**CLI)),
-    ),
+    "a dead address first": (FAILED_OVER, state(refusal(), first_response(**CLI)), state(first_response(**CLI))),
     "brokers asked by id": (BY_ID, state(MOVED), state(MOVED, aging(NOW_MS, broker_id=None))),
     "the bootstrap list tried again, and a response after that": (
         REBOOTSTRAPPED,
@@ -160,7 +156,7 @@ CASES: dict[str, tuple[Check, ClusterState, ClusterState]] = {
         state(NOT_REFUSED, fetching()),
     ),
     "an old leader that a plan replaced": (OLD_LEFT, state(PLANNED, fetching()), state(NO_LEADER, fetching())),
-    "a Produce request refused": (
+    "a refused Produce request": (
         OLD_LEFT_BY_WRITES,
         state(MOVED_WRITER, producing()),
         state(MOVED_WRITER, fetching()),

@@ -153,12 +153,7 @@ def test_options_that_contradict_each_other_are_refused() -> None:
 
 
 FAULTS: list[tuple[str, Callable[[MockRegistry], object], str, str]] = [
-    (
-        "away",
-        lambda registry: registry.stop(),
-        "registry",
-        "check the URL, firewalls on the way, and that the registry",
-    ),
+    ("away", lambda registry: registry.stop(), "registry", "check the URL, firewalls on the way, and that the reg"),
     ("login", lambda registry: registry.respond(401), "registry", "set or correct 'schema.registry.basic.auth.user.in"),
     ("right", lambda registry: registry.respond(403), "registry", "allow it there, or use another login"),
     ("path", lambda registry: registry.respond(404), "registry", "correct 'schema.registry.url'"),

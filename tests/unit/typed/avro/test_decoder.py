@@ -23,6 +23,12 @@ from tests.unit.typed.avro.written import long, sized
 
 NESTED_ARRAYS = {"type": "array", "items": {"type": "array", "items": "long"}}
 NULLABLE = ["null", "string"]
+INTS, NULLS, MAP = (
+    {"type": "array", "items": "int"},
+    {"type": "array", "items": "null"},
+    {"type": "map", "values": "int"},
+)
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
 ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
 
 
@@ -76,11 +82,7 @@ def decoded(schema: Any, values: Sequence[bytes | None]) -> Decoded:
         (decimal(20, 1, 20), bytes(19) + b"\x0b", Decimal("1.1")),
         ({"type": "int", "logicalType": "date"}, long(-1), date(1969, 12, 31)),
         ({"type": "int", "logicalType": "time-millis"}, long(5), 5),
-        (
-            {"type": "long", "logicalType": "timestamp-millis"},
-            long(-1),
-            datetime(1969, 12, 31, 23, 59, 59, 999000, UTC),
-        ),
+        (MILLIS, long(-1), datetime(1969, 12, 31, 23, 59, 59, 999000, UTC)),
         ({"type": "long", "logicalType": "timestamp-micros"}, long(1), datetime(1970, 1, 1, 0, 0, 0, 1, UTC)),
         ({"type": "long", "logicalType": "local-timestamp-micros"}, long(1), datetime(1970, 1, 1, 0, 0, 0, 1)),
         ({"type": "long", "logicalType": "timestamp-nanos"}, long(1), 1),
@@ -95,17 +97,9 @@ def decoded(schema: Any, values: Sequence[bytes | None]) -> Decoded:
         (record(a=record(b="int") | {"name": "S"}), long(1), {"a": {"b": 1}}),
         ({"type": "array", "items": "string"}, b"\0", []),
         ({"type": "array", "items": "string"}, long(2) + sized(b"a") + sized(b"") + b"\0", ["a", ""]),
-        (
-            {"type": "array", "items": "int"},
-            long(1) + long(1) + long(-2) + long(2) + long(2) + long(3) + b"\0",
-            [1, 2, 3],
-        ),
-        ({"type": "array", "items": "null"}, long(10_000) + b"\0", [None] * 10_000),
-        (
-            {"type": "map", "values": "int"},
-            long(2) + sized(b"a") + long(1) + sized(b"b") + long(2) + b"\0",
-            [("a", 1), ("b", 2)],
-        ),
+        (INTS, long(1) + long(1) + long(-2) + long(2) + long(2) + long(3) + b"\0", [1, 2, 3]),
+        (NULLS, long(10_000) + b"\0", [None] * 10_000),
+        (MAP, long(2) + sized(b"a") + long(1) + sized(b"b") + long(2) + b"\0", [("a", 1), ("b", 2)]),
         (NESTED_ARRAYS, long(2) + (long(1) + long(5) + b"\0") + b"\0" + b"\0", [[5], []]),
     ],
 )
@@ -194,22 +188,17 @@ TOO_LONG = "reaches over the end"
         (decimal(38, 0), sized(b"\1"), sized(b"\1" + bytes(16)), "more digits than its type"),
         (decimal(64, 2), sized((10**38 - 1).to_bytes(16)), sized((10**38).to_bytes(16)), "more digits than its type"),
         (decimal(38, 0), sized(b"\1"), sized(b"\0" + b"\xff" * 16), "more digits than its type"),
-        ({"type": "long", "logicalType": "timestamp-millis"}, long(1), long(2**62), "does not fit 64 bits"),
-        ({"type": "array", "items": "int"}, b"\0", long(1), "items is larger"),
-        ({"type": "array", "items": "int"}, b"\0", long(2**60) + long(1) + b"\0", "items is larger"),
-        ({"type": "array", "items": "int"}, b"\0", long(-(2**63)) + long(1) + b"\0", "items is larger"),
-        ({"type": "array", "items": "int"}, b"\0", long(-1) + long(2) + long(1) + b"\0", "another size than it says"),
-        ({"type": "array", "items": "int"}, b"\0", long(1) + b"\x80\0", "ends before its last field"),
-        ({"type": "array", "items": "null"}, long(9) + b"\0", long(10_001) + b"\0", "too many items without bytes"),
-        (
-            {"type": "array", "items": "null"},
-            long(9) + b"\0",
-            long(6_000) + long(6_000) + b"\0",
-            "too many items without bytes",
-        ),
+        (MILLIS, long(1), long(2**62), "does not fit 64 bits"),
+        (INTS, b"\0", long(1), "items is larger"),
+        (INTS, b"\0", long(2**60) + long(1) + b"\0", "items is larger"),
+        (INTS, b"\0", long(-(2**63)) + long(1) + b"\0", "items is larger"),
+        (INTS, b"\0", long(-1) + long(2) + long(1) + b"\0", "another size than it says"),
+        (INTS, b"\0", long(1) + b"\x80\0", "ends before its last field"),
+        (NULLS, long(9) + b"\0", long(10_001) + b"\0", "too many items without bytes"),
+        (NULLS, long(9) + b"\0", long(6_000) + long(6_000) + b"\0", "too many items without bytes"),
         ({"type": "array", "items": "string"}, b"\0", long(1) + long(5) + b"a\0", TOO_LONG),
         ({"type": "array", "items": "string"}, b"\0", long(1) + sized(b"\xff") + b"\0", "not UTF-8"),
-        ({"type": "map", "values": "int"}, b"\0", long(1) + long(-4) + long(1) + b"\0", "is negative"),
+        (MAP, b"\0", long(1) + long(-4) + long(1) + b"\0", "is negative"),
     ],
 )
 def test_a_fault_concerns_its_row_alone(schema: Any, good: bytes | None, bad: bytes, cause: str) -> None:
@@ -246,12 +235,12 @@ def test_the_first_fault_of_a_row_is_its_cause() -> None:
     [
         ("string", long(2**31) + b"a"),
         ({"type": "array", "items": "long"}, long(2**40) + b"a"),
-        ({"type": "array", "items": "null"}, long(2**40) + b"\0"),
+        (NULLS, long(2**40) + b"\0"),
         (
             {"type": "array", "items": {"type": "array", "items": "null"}},
             long(10_000) + (long(100) + b"\0") * 10_000 + b"\0",
         ),
-        ({"type": "array", "items": "null"}, long(1) * 500_000 + b"\0"),
+        (NULLS, long(1) * 500_000 + b"\0"),
         ({"type": "fixed", "name": "F", "size": 2**31 - 1}, b"abc"),
     ],
 )
@@ -268,7 +257,7 @@ def test_a_length_allocates_nothing(schema: Any, value: bytes) -> None:
 def test_items_without_bytes_of_many_values_are_not_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(avro_cursor, "MAX_EMPTY_ITEMS_OF_CHUNK", 20_000)
     values = [long(count) + b"\0" for count in (10_000, 1, 10_001, 10_000, 9_000, 2)]
-    result = decoded({"type": "array", "items": "null"}, values)
+    result = decoded(NULLS, values)
 
     assert [fault.row for fault in result.faults] == [2]
     assert [None if value is None else len(value) for value in result.values.to_pylist()] == [

@@ -21,6 +21,7 @@ from tests.unit.typed.avro.pairs import SchemaPair
 
 ROWS = 20
 UTC_US = pa.timestamp("us", "UTC")
+INTS = {"type": "array", "items": "int"}
 COLOR = {"type": "enum", "name": "color", "symbols": ["RED", "BLUE"]}
 DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
 
@@ -73,7 +74,7 @@ def test_columns_of_random_schemas_are_encoded_as_they_were_decoded() -> None:
         ("long", -5),
         ("double", 1.5),
         ("boolean", True),
-        ({"type": "array", "items": "int"}, [1, -200]),
+        (INTS, [1, -200]),
         ({"type": "map", "values": ["null", "string"]}, {"a": None}),
         ({"type": "array", "items": "string"}, []),
     ],
@@ -94,7 +95,7 @@ def test_field_that_the_column_lacks_has_its_default_between_others_in_any_order
         ("double", pa.float32(), 1.5, b"\0" * 6 + b"\xf8\x3f"),
         ({"type": "long", "logicalType": "time-micros"}, pa.time64("ns"), 5_001_999, b"\x92\x4e"),
         ({"type": "enum", "name": "e", "symbols": [f"S{n}" for n in range(200)]}, pa.string(), "S199", b"\x8e\x03"),
-        ({"type": "array", "items": "int"}, pa.list_(pa.int8()), [1] * 70, b"\x8c\x01" + b"\x02" * 70 + b"\0"),
+        (INTS, pa.list_(pa.int8()), [1] * 70, b"\x8c\x01" + b"\x02" * 70 + b"\0"),
         (["null", "int", "long"], pa.int64(), 3, b"\x04\x06"),
         (["double", "float"], pa.float64(), 0.0, b"\0" * 9),
         (["string"], pa.string(), "a", b"\0\x02a"),
@@ -209,13 +210,7 @@ def test_default_of_another_type_is_refused() -> None:
         (DECIMAL, pa.decimal128(38, 0), Decimal(-99), Decimal(-100), r" does not fit .* decimal\(4, 2\)"),
         ({"type": "fixed", "name": "f", "size": 2}, pa.binary(), b"ab", b"abc", " does not have the schema's 2 bytes"),
         ({"type": "long", "logicalType": "timestamp-nanos"}, UTC_US, 0, 2**60, " is out of the range of"),
-        (
-            ["int", "string"],
-            struct(member0=pa.int32(), member1=pa.string()),
-            {"member0": 1},
-            {},
-            " has no member that is not null",
-        ),
+        (["int", "string"], struct(member0=pa.int32(), member1=pa.string()), {"member0": 1}, {}, " has no member that"),
         (
             ["null", "int", "string"],
             struct(member0=pa.int32(), member1=pa.string()),
@@ -223,13 +218,7 @@ def test_default_of_another_type_is_refused() -> None:
             {"member0": 1, "member1": ""},
             " has more than one member that is not null",
         ),
-        (
-            {"type": "array", "items": "int"},
-            pa.list_(pa.int32()),
-            [],
-            [1, None],
-            ".element is null, and the schema does not allow null",
-        ),
+        (INTS, pa.list_(pa.int32()), [], [1, None], ".element is null, and the schema does not allow null"),
         (
             {"type": "map", "values": COLOR},
             pa.map_(pa.string(), pa.string()),

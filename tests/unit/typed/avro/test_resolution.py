@@ -31,6 +31,10 @@ def record(*fields: dict[str, Any], name: str = "R", **attributes: Any) -> dict[
     return {"type": "record", "name": name, "fields": list(fields), **attributes}
 
 
+def map_of(values: str) -> dict[str, Any]:
+    return {"type": "map", "values": values}
+
+
 def enum(*symbols: str, **attributes: Any) -> dict[str, Any]:
     return {"type": "enum", "name": "E", "symbols": list(symbols), **attributes}
 
@@ -49,6 +53,9 @@ def decoder(writer: Any, reader: Any) -> ValueDecoder:
 
 def decoded(writer: Any, reader: Any, *values: bytes) -> Decoded:
     return decoder(writer, reader).decode(pa.array(values, pa.binary()))
+
+
+A, B = field("a", "int"), field("b", "int")
 
 
 @pytest.mark.parametrize(
@@ -73,51 +80,21 @@ def decoded(writer: Any, reader: Any, *values: bytes) -> Decoded:
         (["int", "long"], "long", long(0) + long(5), 5),
         ("long", ["int", "long"], long(5), 5),
         ({"type": "array", "items": "int"}, {"type": "array", "items": "long"}, long(1) + long(5) + b"\0", [5]),
-        (
-            {"type": "map", "values": "int"},
-            {"type": "map", "values": "double"},
-            long(1) + sized(b"a") + long(5) + b"\0",
-            [("a", 5.0)],
-        ),
+        (map_of("int"), map_of("double"), long(1) + sized(b"a") + long(5) + b"\0", [("a", 5.0)]),
         (LATIN, {**LATIN, "name": "m.F"}, b"ab", b"ab"),
         (LATIN, {**LATIN, "name": "G", "aliases": ["n.F"]}, b"ab", b"ab"),
         (enum("A", "B"), enum("B", "C"), long(1), "B"),
         (enum("A", "B"), enum("B", "C", default="C"), long(0), "C"),
-        (record(field("a", "int")), record(field("a", "int"), name="Other"), long(5), {"a": 5}),
-        (
-            record(field("a", "int"), field("b", "int")),
-            record(field("b", "int"), field("a", "int")),
-            long(1) + long(2),
-            {"b": 2, "a": 1},
-        ),
+        (record(A), record(field("a", "int"), name="Other"), long(5), {"a": 5}),
+        (record(A, B), record(B, A), long(1) + long(2), {"b": 2, "a": 1}),
         (record(field("a", "string"), field("b", "int")), record(field("b", "int")), sized(b"a") + long(2), {"b": 2}),
-        (record(field("a", "int")), record(field("b", "int", aliases=["x", "a"])), long(1), {"b": 1}),
-        (
-            record(field("a", "int")),
-            record(field("b", "int", aliases=["a"]), field("a", "int", default=7)),
-            long(1),
-            {"b": 1, "a": 7},
-        ),
-        (
-            record(field("a", "int")),
-            record(field("b", "int", aliases=["a"], default=7), name="Other"),
-            long(1),
-            {"b": 7},
-        ),
-        (
-            record(field("a", "int")),
-            record(field("b", "int", aliases=["a"]), name="Other", aliases=["R"]),
-            long(1),
-            {"b": 1},
-        ),
+        (record(A), record(field("b", "int", aliases=["x", "a"])), long(1), {"b": 1}),
+        (record(A), record(field("b", "int", aliases=["a"]), field("a", "int", default=7)), long(1), {"b": 1, "a": 7}),
+        (record(A), record(field("b", "int", aliases=["a"], default=7), name="Other"), long(1), {"b": 7}),
+        (record(A), record(field("b", "int", aliases=["a"]), name="Other", aliases=["R"]), long(1), {"b": 1}),
         (*2 * (record(field("a", "int"), field("b", "int", aliases=["a"])),), long(1) + long(2), {"a": 1, "b": 2}),
         ("int", [record(name="m.R"), "float", "double"], long(5), {"member0": None, "member1": 5.0, "member2": None}),
-        (
-            "long",
-            ["string", "float", "double"],
-            long(2**24 + 1),
-            {"member0": None, "member1": 2.0**24, "member2": None},
-        ),
+        ("long", ["string", "float", "int"], long(2**24 + 1), {"member0": None, "member1": 2.0**24, "member2": None}),
         (record(), record(field("a", ["null", "int"], default=None)), b"", {"a": None}),
         (record(), record(field("a", "bytes", default="\u00ff")), b"", {"a": b"\xff"}),
         (record(), record(field("a", "float", default="-Infinity")), b"", {"a": -math.inf}),
@@ -210,11 +187,7 @@ def test_a_field_that_the_reader_lacks_is_skipped(kind: Any, value: bytes) -> No
             record(field("b", "int", aliases=["a"])),
             "two fields of the writer's record 'R' are the same",
         ),
-        (
-            [enum("A"), enum("A", name="X")],
-            [enum("A", aliases=["X"]), "null"],
-            "two types in a union of the writer have the same name",
-        ),
+        ([enum("A"), enum("A", name="X")], [enum("A", aliases=["X"]), "null"], "two types in a union of the writer"),
         (logical("int", "date"), ["string", logical("long", "timestamp-millis"), "double"], "date cannot be read as"),
         (
             record(field("a", "int"), name="m.R"),
@@ -229,7 +202,7 @@ def test_a_field_that_the_reader_lacks_is_skipped(kind: Any, value: bytes) -> No
             record(field("a", {"type": "array", "items": record(field("b", "string"), name="S")})),
             r"field 'a\.element\.b': the writer's int cannot be read as string",
         ),
-        ({"type": "map", "values": "int"}, {"type": "map", "values": "string"}, "field 'value': the writer's int"),
+        (map_of("int"), map_of("string"), "field 'value': the writer's int"),
         (decimal(39, 39), decimal(39, 39), "39 digits"),
     ],
 )
@@ -241,13 +214,7 @@ def test_an_impossible_pair_is_refused_with_the_path(writer: Any, reader: Any, p
 @pytest.mark.parametrize(
     ("writer", "reader", "good", "bad", "cause"),
     [
-        (
-            ["int", "string"],
-            "int",
-            long(0) + long(5),
-            long(1) + sized(b"a"),
-            "the writer's string cannot be read as int",
-        ),
+        (["int", "string"], "int", long(0) + long(5), long(1) + sized(b"a"), "the writer's string cannot be read as i"),
         (["null", "int"], "int", long(1) + long(5), long(0), "the writer's null cannot be read as int"),
         (enum("A", "B"), enum("B"), long(1), long(0), "a symbol that is not in the schema"),
         ("bytes", "string", sized(b"a"), sized(b"\xff"), "not UTF-8"),

@@ -178,12 +178,7 @@ def test_recursive_type_is_written_to_the_depth_of_the_columns() -> None:
         ("bytes", "optional", pa.string(), "cannot be written as Protobuf bytes"),
         ("bool", "optional", pa.int32(), "cannot be written as Protobuf bool"),
         ("Color", "optional", pa.int64(), "cannot be written as Protobuf enum"),
-        (
-            "Timestamp",
-            "optional",
-            pa.timestamp("us"),
-            "cannot be written as Protobuf message google.protobuf.Timestamp",
-        ),
+        ("Timestamp", "optional", pa.timestamp("us"), "cannot be written as Protobuf message google.protobuf.Timest"),
         ("Duration", "optional", UTC_US, "cannot be written as Protobuf message google.protobuf.Duration"),
         ("int32", "repeated", pa.int32(), "cannot be written as Protobuf repeated int32"),
         ("int32", "optional", pa.list_(pa.int32()), "cannot be written as Protobuf int32"),

@@ -228,9 +228,7 @@ STEPS = {
         [read(OF_A), (WriteSettled, False), read(OF_A.settled())],
         [FENCE, READ, Commit((A,)), WriteSettled(OF_A, ()), FENCE, READ, CONFIRM, ABORT],
     ),
-    "recovery between the batches of a query writes nothing": Steps(
-        lambda: recover(planned={}), [read(SETTLED)], [READ, ABORT]
-    ),
+    "recovery between batches writes nothing": Steps(lambda: recover(planned={}), [read(SETTLED)], [READ, ABORT]),
     "recovery after a batch that is not settled confirms the decisions: a query has failed": Steps(
         lambda: recover(planned=by_series(SETTLED)), [read(SETTLED)] * 2, [READ, FENCE, READ, CONFIRM, ABORT]
     ),
