@@ -121,7 +121,7 @@ def _of_list(kind: pa.DataType, item: Conversion) -> Conversion:
         offsets, at, bad = offsets_of(lists), np.flatnonzero(faults), np.zeros(len(lists), np.bool_)
         at = at[(at >= offsets[0]) & (at < offsets[-1])]  # the array may be a slice
         bad[np.searchsorted(offsets, at, side="right") - 1] = True
-        return array, bad
+        return array, bad & lists.is_valid().to_numpy(zero_copy_only=False)  # a null may have items
 
     return Conversion(kind, convert)
 

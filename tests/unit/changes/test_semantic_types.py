@@ -240,6 +240,8 @@ def test_a_bad_item_makes_its_row_bad() -> None:
     assert made is not None
     _, bad = made.convert(pa.array([[2**40], [], [1, 2], None, [1, 2**40], []], pa.list_(pa.int64())).slice(1))
     assert bad.tolist() == [False, False, False, True, False]
+    with_item = pa.ListArray.from_arrays([0, 1, 2], pa.array([2**40, 1]), mask=pa.array([True, False]))
+    assert made.convert(with_item)[1].tolist() == [False, False]
 
 
 @pytest.mark.parametrize("name", [f"{DATA}.Uuid", f"{DATA}.Json", f"{DATA}.Enum", f"{TIME}.Interval", "my.Type"])
