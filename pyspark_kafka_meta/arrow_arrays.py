@@ -178,12 +178,10 @@ def in_order(
     """
     if len(parts) == 1 and len(parts[0]) == count:
         return parts[0]
-    is_null = np.ones(count, np.bool_)
-    for place in places:
-        is_null[place] = False
-    order = np.empty(count, np.int64)
-    order[np.concatenate([*places, np.flatnonzero(is_null)])] = np.arange(count)
-    return pa.concat_arrays([*parts, pa.nulls(int(is_null.sum()), kind)]).take(number_array(order))
+    order, is_there = np.zeros(count, np.int64), np.zeros(count, np.bool_)
+    for first, place in zip(np.cumsum([0, *map(len, parts)]).tolist(), places, strict=False):
+        order[place], is_there[place] = first + np.arange(len(place)), True
+    return joined(parts, kind).take(number_array(order, is_there))
 
 
 def is_ascii(array: pa.BinaryArray) -> bool:
