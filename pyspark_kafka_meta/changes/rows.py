@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.arrow_arrays import Flags, Longs, flag_array, null_unless, number_array
+from pyspark_kafka_meta.arrow_arrays import Flags, Longs, flag_array, memory_of, null_unless, number_array, offsets_of
 from pyspark_kafka_meta.changes.schema import (
     CHANGE_COLUMN,
     DELETED_FIELD,
@@ -55,6 +55,8 @@ MALFORMED, UNKNOWN = -1, -2
 SKIPPED = len(OPS)
 COUNTED = (*OPS, "skipped", "malformed")
 """By op, `SKIPPED` and `MALFORMED`."""
+_OPS_OF_LETTERS = np.full(256, UNKNOWN)
+_OPS_OF_LETTERS[[ord(op) for op in OPS[: MESSAGE + 1]]] = np.arange(MESSAGE + 1)
 HEARTBEAT_TOPICS = "__debezium-heartbeat"
 """Debezium's default prefix."""
 GENERATION_SHIFT = 48
@@ -274,8 +276,9 @@ class ChangeRows:
         ops = np.full(kept.count, SKIPPED)
         ops[kept.rows] = kept.ops
         for number, topic in enumerate(topics.dictionary.to_pylist()):
-            for op, count in zip(*np.unique(ops[topics.indices.to_numpy() == number], return_counts=True), strict=True):
-                self._report_count(topic, COUNTED[op], int(count))
+            counts = np.bincount(ops[topics.indices.to_numpy() == number] - MALFORMED)
+            for op in np.flatnonzero(counts).tolist():
+                self._report_count(topic, COUNTED[op + MALFORMED], int(counts[op]))
 
     # --- their columns ------------------------------------------------------------------------------------------------
 
@@ -365,7 +368,10 @@ def _flags(array: pa.BooleanArray) -> Flags:
 
 
 def _ops_of_envelopes(records: pa.RecordBatch, value: Fields) -> Ops:
-    sent = pc.index_in(value["op"], pa.array(OPS[: MESSAGE + 1])).fill_null(UNKNOWN).to_numpy()
+    op = value["op"]
+    offsets, letters = offsets_of(op), np.append(memory_of(op), np.uint8(0))
+    is_letter = (np.diff(offsets) == 1) & _flags(op.is_valid())
+    sent = np.where(is_letter, _OPS_OF_LETTERS[letters[offsets[:-1]]], UNKNOWN)
     ops = np.where(_flags(records.column("value").is_null()), TOMBSTONE, sent)
     if (ops == UNKNOWN).any():
         is_heartbeat = _flags(pc.starts_with(records.column("topic"), HEARTBEAT_TOPICS))

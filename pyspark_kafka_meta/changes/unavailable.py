@@ -53,7 +53,8 @@ def _equal(array: pa.Array, texts: Sequence[str | bytes]) -> Flags | None:
     for length in np.diff(offsets_of(values)).tolist():
         flags |= lengths == length
     rows = np.flatnonzero(flags)
-    flags[rows] = pc.is_in(array.take(number_array(rows)), values).to_numpy(zero_copy_only=False)
+    if len(rows):
+        flags[rows] = pc.is_in(array.take(number_array(rows)), values).to_numpy(zero_copy_only=False)
     return flags if flags.any() else None
 
 
