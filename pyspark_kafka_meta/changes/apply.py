@@ -180,15 +180,15 @@ def apply_batch(
     """Apply a micro-batch. Its folded rows are kept meanwhile: they are checked, and a MERGE may read them twice."""
     rows = fold(changes, keys).persist()
     try:
-        found = summary(rows, keys)
-        refuse(found, fail_on_lost)
+        applied, found = rows, summary(rows, keys)
+        truncated = found.truncated is not None
+        refuse(found)
+        if truncated:  # what was before does not matter
+            applied = rows.where(is_truncate() | (change("sequence") > F.lit(found.truncated)))
+            found = summary(applied, keys)
         if not found.rows:
             return
-        if found.gone:
-            what = "changes lack %s, which the database did not send again, and their rows were deleted before: %s"
-            logger.warning(what, ", ".join(found.gone), NULL_UNTIL)
-        truncated = found.truncated is not None
-        applied = rows.where(is_truncate() | (change("sequence") > F.lit(found.truncated))) if truncated else rows
+        report_lost(found, fail_on_lost)
         if isinstance(target, str):
             if found.unsent:
                 check_missing(target, applied, keys, fail_on_lost, is_first=batch_id == 0)
@@ -251,7 +251,7 @@ def summary(rows: DataFrame, keys: Sequence[str]) -> Row:
     return found
 
 
-def refuse(found: Row, fail_on_lost: bool) -> None:
+def refuse(found: Row) -> None:
     """Raises an error for rows that the target cannot follow."""
     if found.malformed:
         raise InvalidRowError(
@@ -262,11 +262,18 @@ def refuse(found: Row, fail_on_lost: bool) -> None:
             "the database emptied a table, but changes of several topics or partitions have no order: read one topic "
             "with one partition, or read with onTruncate=skip"
         )
+
+
+def report_lost(found: Row, fail_on_lost: bool) -> None:
+    """Report columns without a value anywhere. Raises InvalidRowError for those of created rows."""
     if found.lost and fail_on_lost:
         raise InvalidRowError(
             f"the database created rows, or changed their keys, without sending {', '.join(found.lost)}: set REPLICA "
             "IDENTITY FULL on the table, and go on with on_lost_value='null', which makes the values null"
         )
+    if found.gone:
+        what = "changes lack %s, which the database did not send again, and their rows were deleted before: %s"
+        logger.warning(what, ", ".join(found.gone), NULL_UNTIL)
 
 
 def check_missing(table: str, rows: DataFrame, keys: Sequence[str], fail_on_lost: bool, is_first: bool) -> None:
