@@ -59,7 +59,8 @@ def draw_past(past: Past, at: str, cluster: str) -> None:
     if len(past.histories) > 1:
         tag("p", f"Cluster {incident.cluster_id or UNKNOWN}")
     history = past.histories.get(incident.cluster_id) or next(iter(past.histories.values()))
-    moments = PastMoments(history, time_line(incident), lambda time_ms: link(past, time_ms, incident.cluster_id))
+    line = time_line(incident, changes)
+    moments = PastMoments(history, line, lambda time_ms: link(past, time_ms, incident.cluster_id))
     with ui.element("div").classes("grid"), section("changes", "Leader changes of this incident"):
         ui.html(render("changes", view=changes_view(past, changes)))
     moments.move(at_ms)

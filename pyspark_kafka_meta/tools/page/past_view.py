@@ -19,6 +19,8 @@ from pyspark_kafka_meta.tools.page.view_model import BrokerCard, LedPartition
 
 MARGIN_MS = 10_000
 """A time line begins so long before its incident, and ends so long after it."""
+LATE_MS = 600_000
+"""It ends at most so long after the last change: a cache without requests may learn of it the next day."""
 BUCKETS_MS = [seconds * 1000 for seconds in (1, 2, 5, 10, 30, 60, 300, 900, 3_600, 14_400, 86_400)]
 MAX_BUCKETS = 120
 MOVED_BUCKETS = 5
@@ -44,9 +46,11 @@ class TimeLine(NamedTuple):
         return f"{self.bucket_ms // 1000:,} s"
 
 
-def time_line(incident: Incident) -> TimeLine:
-    """With whole buckets."""
-    from_ms, until_ms = epoch_ms(incident.began) - MARGIN_MS, epoch_ms(incident.ended) + MARGIN_MS
+def time_line(incident: Incident, changes: Sequence[LeaderChangeRow]) -> TimeLine:
+    """Of an incident with these changes, with whole buckets."""
+    last_ms = max(epoch_ms(row.first_seen) for row in changes)
+    from_ms = epoch_ms(incident.began) - MARGIN_MS
+    until_ms = min(epoch_ms(incident.ended), last_ms + LATE_MS) + MARGIN_MS
     fits = (bucket_ms for bucket_ms in BUCKETS_MS if until_ms - from_ms <= MAX_BUCKETS * bucket_ms)
     bucket_ms = next(fits, BUCKETS_MS[-1])
     return TimeLine(from_ms // bucket_ms * bucket_ms, -(-until_ms // bucket_ms) * bucket_ms, bucket_ms)
@@ -61,7 +65,7 @@ def incident_at(past: Past, time_ms: int, cluster_id: str) -> tuple[Incident, Se
     """
     found = []
     for incident, changes in past.incidents:
-        line = time_line(incident)
+        line = time_line(incident, changes)
         if line.from_ms <= time_ms <= line.until_ms and cluster_id in ("", incident.cluster_id):
             found.append((incident, changes))
     begun = [pair for pair in found if epoch_ms(pair[0].began) <= time_ms]

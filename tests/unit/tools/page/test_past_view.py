@@ -15,6 +15,7 @@ from pyspark_kafka_meta.tools.page import plots
 from pyspark_kafka_meta.tools.page.history import History, Past, past_of
 from pyspark_kafka_meta.tools.page.past_view import (
     CHANGES_SHOWN,
+    LATE_MS,
     MARGIN_MS,
     STALE_SHOWN,
     TimeLine,
@@ -62,21 +63,35 @@ def history(*of: Cache) -> History:
 
 
 @pytest.mark.parametrize(
-    ("lasted_ms", "bucket_ms"), [(0, 1_000), (90_000, 1_000), (130_000, 2_000), (10**7, 300_000), (10**11, 86_400_000)]
+    ("lasted_ms", "bucket_ms"), [(0, 1_000), (90_000, 1_000), (130_000, 2_000), (10**7, 300_000), (10**9, 14_400_000)]
 )
 def test_a_time_line_has_whole_buckets_and_seldom_more_than_120(lasted_ms: int, bucket_ms: int) -> None:
-    slow, fast = Cache("slow"), Cache("fast")
-    for cache in (slow, fast):
-        cache.learns(THREE_MS - 60_000, 4, 1)
-    fast.moves(THREE_MS + 7, (4, 1), (5, 2))
-    slow.moves(THREE_MS + 7 + lasted_ms, (4, 1), (5, 2))
-    ((incident, _),) = past(slow, fast).incidents
-    line = time_line(incident)
+    cache = Cache("c")
+    cache.learns(THREE_MS - 60_000, 0, 1)
+    times_ms = [*range(THREE_MS + 7, THREE_MS + 7 + lasted_ms, 100_000), THREE_MS + 7 + lasted_ms]
+    for epoch, time_ms in enumerate(times_ms):
+        cache.moves(time_ms, (epoch, 1), (epoch + 1, 1))
+    ((incident, changes),) = past(cache).incidents
+    line = time_line(incident, changes)
 
     assert line.bucket_ms == bucket_ms
     assert line.from_ms <= THREE_MS + 7 - MARGIN_MS
     assert line.until_ms >= THREE_MS + 7 + lasted_ms + MARGIN_MS
     assert (line.until_ms - line.from_ms) % bucket_ms == 0
+
+
+def test_a_time_line_does_not_wait_for_a_cache_that_learns_the_next_day() -> None:
+    slow, fast = Cache("slow"), Cache("fast")
+    for cache in (slow, fast):
+        cache.learns(THREE_MS - 60_000, 4, 1)
+    fast.moves(THREE_MS, (4, 1), (5, 2))
+    slow.moves(THREE_MS + 86_400_000, (4, 1), (5, 2))
+    found = past(slow, fast)
+    (pair,) = found.incidents
+    line = time_line(*pair)
+
+    assert line == TimeLine(THREE_MS - MARGIN_MS, THREE_MS + LATE_MS + MARGIN_MS, 10_000)
+    assert stale_counts(found.histories["cluster"].stale, line)[-1] == 1
 
 
 @pytest.mark.parametrize("time_ms", [THREE_MS, THREE_MS + 1, THREE_MS + 999])
@@ -194,21 +209,20 @@ def test_a_moment_belongs_to_an_incident_with_it_in_its_time_line() -> None:
 
     assert incident_at(found, THREE_MS - 9_000, "") == incident_at(found, THREE_MS, "cluster") == pair
     assert incident_at(found, THREE_MS, "other") is None
-    assert incident_at(found, time_line(pair[0]).until_ms + 1, "") is None
+    assert incident_at(found, time_line(*pair).until_ms + 1, "") is None
 
 
 def test_a_link_opens_its_incident_though_the_long_time_line_of_the_next_has_the_moment_too() -> None:
-    fast, slow = Cache("fast"), Cache("slow")
-    for cache in (fast, slow):
-        cache.learns(THREE_MS - 60_000, 4, 1)
-        cache.learns(THREE_MS - 60_000, 4, 1, partition=1)
-        cache.moves(THREE_MS, (4, 1), (5, 2))
-    fast.moves(THREE_MS + 170_000, (4, 1), (5, 2), partition=1)
-    slow.moves(THREE_MS + 6 * 3_600_000, (4, 1), (5, 2), partition=1)
-    found = past(fast, slow)
+    cache = Cache("c")
+    cache.learns(THREE_MS - 60_000, 4, 1)
+    cache.learns(THREE_MS - 60_000, 0, 1, partition=1)
+    cache.moves(THREE_MS, (4, 1), (5, 2))
+    for epoch, after_s in enumerate(range(170, 6 * 3_600, 100)):
+        cache.moves(THREE_MS + 1_000 * after_s, (epoch, 1), (epoch + 1, 1), partition=1)
+    found = past(cache)
     first, second = found.incidents
 
-    assert time_line(second[0]).from_ms <= THREE_MS
+    assert time_line(*second).from_ms <= THREE_MS
     assert incident_at(found, THREE_MS, "") == first
     assert incident_at(found, THREE_MS + 170_000, "") == second
 
