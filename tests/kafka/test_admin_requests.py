@@ -50,9 +50,7 @@ def consumer(kafka: Cluster, group: str, **settings: Any) -> Consumer:
     return Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": group, "log_level": 0, **settings})
 
 
-def test_offsets_of_a_group_are_those_that_a_consumer_reads_and_commits(
-    client: KafkaClient, kafka: Cluster, topic: str, group: str
-) -> None:
+def test_offsets_of_a_group_are_a_consumers(client: KafkaClient, kafka: Cluster, topic: str, group: str) -> None:
     partitions = [TopicPartition(topic, number) for number in range(3)]
     poll_until(lambda: overwritten(client, group, partitions[1]))  # the first group of a new cluster
     assert client.groups.committed(f"{group}-other", partitions) == {}

@@ -234,9 +234,7 @@ def test_decided_records_whose_transaction_was_aborted_are_copied(sink: Sink) ->
         (TransactionVersion.V2, rf"not done in time .*: {REFUSED}"),
     ],
 )
-def test_marker_that_partitions_refuse_for_long_is_no_loss(
-    version: TransactionVersion, error: str, breakable_kafka: LocalKafka
-) -> None:
+def test_refused_marker_is_no_loss(version: TransactionVersion, error: str, breakable_kafka: LocalKafka) -> None:
     """As long as too few of their replicas are in sync. An attempt of another run has used the id again: under V1, the
     coordinator calls the first attempt fenced at once."""
     topic, (leader, follower, _) = f"refusing-{uuid.uuid4().hex}", breakable_kafka.broker_ids

@@ -89,9 +89,7 @@ def test_malformed_records_are_letters_and_a_replay_sends_each_once(
     assert (nothing.exit_code, "nothing to send" in nothing.stderr) == (0, True)
 
 
-def test_letters_need_a_topic_that_takes_them(
-    kafka: Any, topic: str, make_topic: Callable[..., str], produce: Any, read: Any
-) -> None:
+def test_letters_need_a_topic(kafka: Any, topic: str, make_topic: Callable[..., str], produce: Any, read: Any) -> None:
     small = make_topic(config={"max.message.bytes": "100"})
     produce(topic, records("three"))
 

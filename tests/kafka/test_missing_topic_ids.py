@@ -74,9 +74,7 @@ def recreate(kafka: LocalKafka, topic: str) -> None:
     poll_until(created)
 
 
-def test_leader_epoch_that_went_back_shows_a_recreated_topic_that_has_grown(
-    old_kafka: LocalKafka, topic: str, open_stream: OpenStream
-) -> None:
+def test_lower_epoch_shows_a_topic_recreated(old_kafka: LocalKafka, topic: str, open_stream: OpenStream) -> None:
     move_leader(old_kafka, topic)
     write_numbers(old_kafka, topic, 0, 20)
     strict, lenient = open_stream(), open_stream(onTopicRecreated="earliest")

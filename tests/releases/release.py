@@ -30,7 +30,7 @@ from tests.kafka.test_admin_requests import (
     test_configuration_of_a_missing_topic_is_empty,
     test_group_with_members_is_kept,
     test_limit_of_transactions_is_that_of_the_brokers,
-    test_offsets_of_a_group_are_those_that_a_consumer_reads_and_commits,
+    test_offsets_of_a_group_are_a_consumers,
     test_topic_is_created_once_as_described,
     test_topic_that_cannot_be_created_is_an_error_with_the_brokers_words,
 )

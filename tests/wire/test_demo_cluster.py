@@ -70,9 +70,7 @@ def test_copies_have_the_partitions_of_their_topics_and_leaders_of_their_own(clu
     assert leaders(cluster, cluster.copies) == [2, 2, 1, 1, 1]
 
 
-def test_a_topic_of_yours_that_is_missing_is_told_before_anything_starts(
-    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_topic_of_yours_is_told_at_first(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def start() -> NoReturn:
         pytest.fail("something was started")
 

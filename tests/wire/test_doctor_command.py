@@ -183,9 +183,7 @@ def test_registry_is_checked_without_brokers_and_with_options_of_a_file(registry
 
 
 @pytest.mark.parametrize(("operation", "arguments"), [("Read", []), ("Write", ["--write"])])
-def test_a_hidden_topic_needs_the_right_to_what_the_program_does(
-    mock_cluster: MockCluster, operation: str, arguments: list[str]
-) -> None:
+def test_hidden_topic_needs_the_right_to_it(mock_cluster: MockCluster, operation: str, arguments: list[str]) -> None:
     mock_cluster.create_topic("clicks")
     mock_cluster.set_topic_error("clicks", TOPIC_AUTHORIZATION_FAILED)
     code, found = run("--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", "clicks", *arguments)

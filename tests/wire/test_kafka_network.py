@@ -447,9 +447,7 @@ def test_response_whose_deadline_passed_while_nobody_looked_is_still_read_to_its
     assert only(response).partition == T0
 
 
-def test_less_is_asked_of_a_broker_whose_response_was_late_and_then_more_again(
-    network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_less_is_asked_of_a_late_broker_then_more_again(network: KafkaNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
     passes_in_time, requested = 200_000, []
 
     def respond_over_a_slow_link(peer: socket.socket) -> None:

@@ -75,9 +75,7 @@ def test_a_refresh_on_demand_is_shown_with_its_reason_broker_and_size(cluster: M
     assert str(event["response_bytes"]) in on_demand
 
 
-def test_a_watch_prints_a_line_of_json_for_each_look_and_ends_well_with_ctrl_c(
-    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_watch_prints_json_and_ends_well_with_ctrl_c(cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     between_looks(monkeypatch, lambda: None, lambda: cluster.move_leader("t", 0, 2), lambda: None)
     result = run(cluster, "--watch", "1", "--json")
 

@@ -396,9 +396,7 @@ def is_silent(peer: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("is_renewed", [True, False])
-def test_session_is_renewed_only_when_nothing_is_in_flight_and_a_refusal_is_one_failure(
-    is_renewed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_session_is_renewed_only_when_nothing_is_in_flight(is_renewed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "LOGIN_AGAIN_AT", (0.0, 0.0))
     was_silent = []
 

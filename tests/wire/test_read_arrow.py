@@ -160,9 +160,7 @@ def test_connections_close_after_the_last_row(kafka: dict[str, str], open_client
 
 
 @pytest.mark.parametrize("batches", [0, 1])
-def test_connections_close_when_the_reader_is_released(
-    batches: int, kafka: dict[str, str], open_clients: list[KafkaClient]
-) -> None:
+def test_connections_close_with_readers(batches: int, kafka: dict[str, str], open_clients: list[KafkaClient]) -> None:
     reader = read_arrow(**kafka)
     for _ in range(batches):
         reader.read_next_batch()

@@ -675,9 +675,7 @@ CANARIES = {
 @pytest.mark.parametrize(
     ("options", "secret"), [(PLAIN, PASSWORD), (OAUTH, Tokens().token()), (EXTENDED_OAUTH, Tokens().token())]
 )
-def test_what_a_broker_repeats_of_a_login_is_told_without_it(
-    options: dict[str, str], secret: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_repeated_login_is_not_told(options: dict[str, str], secret: str, caplog: pytest.LogCaptureFixture) -> None:
     message = r"[hidden]? \x1b[31m\r\nFATAL forged line"
     with scripted_broker(parrot(secret)) as address, pytest.raises(AuthenticationError, match=re.escape(message)):
         ask(address, options)

@@ -169,9 +169,7 @@ def refuse(_: threading.Thread) -> NoReturn:
     raise RuntimeError("can't start new thread")
 
 
-def test_hanging_folder_delays_a_cache_briefly_and_is_used_later(
-    other: OtherProcess, hanging: Hanging, wait_for: Callable[..., Any]
-) -> None:
+def test_hanging_folder_delays_it_briefly(other: OtherProcess, hanging: Hanging, wait_for: Callable[..., Any]) -> None:
     other.kill()
     lock = new_lock()
     assert lock.acquire("next") == (), "none yet"

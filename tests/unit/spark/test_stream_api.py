@@ -166,9 +166,7 @@ def test_available_now_that_plans_before_the_announcement_is_refused(announced: 
         (ReadMaxFiles(5), "maxFilesPerTrigger"),
     ],
 )
-def test_the_limit_of_the_options_applies_and_a_warning_names_it_once(
-    limit: ReadLimit, option: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_limit_of_the_options_is_told_once(limit: ReadLimit, option: str, caplog: pytest.LogCaptureFixture) -> None:
     reader = Reader(limit=limit)
     tracked = TrackedStartReader(reader, {option.lower(): "5"})
 

@@ -84,9 +84,7 @@ def test_a_folder_that_cannot_be_read_is_an_error(scheme: str, tmp_path: Path) -
         (f"v1\n{{}}\n{text(FIRST)}", "", "no query id"),
     ],
 )
-def test_a_folder_that_is_no_checkpoint_of_kafkameta_is_an_error(
-    content: str, metadata: str, problem: str, tmp_path: Path
-) -> None:
+def test_folder_of_no_kafkameta_query_is_an_error(content: str, metadata: str, problem: str, tmp_path: Path) -> None:
     location = write_checkpoint(tmp_path / "c", {0: content}, 0)
     (tmp_path / "c" / "metadata").write_text(metadata)
     with pytest.raises(CheckpointError, match=problem):

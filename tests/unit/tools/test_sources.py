@@ -131,9 +131,7 @@ def test_a_cache_that_is_silent_for_a_day_is_forgotten() -> None:
     assert [contents.last["cache_id"] for contents in caches.living()] == [LIVE]
 
 
-def test_a_state_of_many_events_has_some_of_the_caches_first_those_of_the_newest_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_state_of_many_events_has_the_caches_of_newest_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "READ_S", -1.0)
     now_ms = int(time.time() * 1000)
     for number, cache in enumerate((FIRST, SECOND)):

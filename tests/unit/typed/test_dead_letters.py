@@ -170,9 +170,7 @@ def test_letters_that_cannot_be_written_fail_the_task() -> None:
     [("0", 9, 0), ("3", 9, 3), ("0.07", 100, 7), ("0.01", 3, 1), (".5", 5, 3), ("1.0", 4, 4)],
 )
 @pytest.mark.parametrize("given", [LETTERS, {"onMalformedRecord": "null"}], ids=["letters", "null"])
-def test_a_task_with_more_malformed_records_fails_without_letters(
-    most: str, offsets: int, allowed: int, given: dict[str, str]
-) -> None:
+def test_task_with_more_fails_without_letters(most: str, offsets: int, allowed: int, given: dict[str, str]) -> None:
     query, write, read = schemas(given, maxMalformedRecords=most), Mock(), 0
     with pytest.raises(MalformedRecordError, match=f"than the {allowed} that 'maxMalformedRecords' allows.*-7 at offs"):  # noqa: SIM117
         with typed_rows(query, (), ["value"], Mock(), offsets, write if given is LETTERS else None) as rows:

@@ -184,9 +184,7 @@ def test_later_version_with_same_columns_is_a_warning(registry: MockRegistry, ca
     assert "was version 1 of t-value (id 1) in the last micro-batch, and is version 2 of t-value (id 2)" in caplog.text
 
 
-def test_a_later_version_with_other_columns_is_refused_unless_the_user_names_it(
-    registry: MockRegistry, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_later_columns_are_refused_unless_named_so(registry: MockRegistry, caplog: pytest.LogCaptureFixture) -> None:
     register(registry, "t-value", NARROW)
     pins = of_query(registry).pins
     register(registry, "t-value", WIDE)

@@ -99,9 +99,7 @@ def test_no_rows_need_no_transaction(scene: WriterScene, transaction: Transactio
     assert scene.network.requests == []
 
 
-def test_producer_id_is_requested_before_the_rows_come_unless_the_last_task_had_none(
-    scene: WriterScene, version: TransactionVersion
-) -> None:
+def test_producer_id_is_requested_early_if_the_last_had_one(scene: WriterScene, version: TransactionVersion) -> None:
     requested_before: list[bool] = []
 
     def given(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -308,9 +306,7 @@ def test_failed_task_aborts_its_transaction_and_what_it_sent_is_not_appended_lat
     assert coordinators.append(ID, producer, T0, version, scene.clock()) == ErrorCode.invalid_producer_epoch
 
 
-def test_abort_that_gets_no_response_delays_the_error_a_few_seconds(
-    scene: WriterScene, transaction: TransactionalProducer
-) -> None:
+def test_abort_without_response_delays_the_error_little(scene: WriterScene, transaction: TransactionalProducer) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield numbered(30)
         scene.network.hung |= {1, 2, 3}

@@ -95,9 +95,7 @@ def test_backoffs_of_errors_in_a_row_grow_and_are_counted(scene: Scene, client: 
 
 
 @pytest.mark.parametrize(("throttle_ms", "waits_s"), [(0, None), (300, 0.3), (60_000, THROTTLED_CHECK_S)])
-def test_throttled_partition_looks_its_leader_up_every_second(
-    scene: Scene, client: KafkaClient, throttle_ms: int, waits_s: float | None
-) -> None:
+def test_throttled_one_is_looked_up(scene: Scene, client: KafkaClient, throttle_ms: int, waits_s: float | None) -> None:
     requests, partition, now = Requests(client, client.network.fetch), RetryPause(T0), scene.clock()
     client.take_throttle(1, throttle_ms)
 

@@ -183,9 +183,7 @@ def test_replica_that_catches_up_in_time_is_kept(scene: ReaderScene) -> None:
 
 
 @pytest.mark.parametrize("replica", [3, 99])
-def test_leader_that_insists_on_a_replica_that_is_gone_is_not_asked_without_a_pause(
-    monkeypatch: pytest.MonkeyPatch, replica: int
-) -> None:
+def test_leader_that_insists_on_a_gone_replica_has_its_pauses(monkeypatch: pytest.MonkeyPatch, replica: int) -> None:
     scene = ten_records(monkeypatch)
     insists = {1: replica}
     monkeypatch.setattr(scene.network.fetch, "_redirects_to", lambda node_id, partition, rack: insists.get(node_id))

@@ -63,9 +63,7 @@ def test_a_right_that_was_taken_away_is_named_once_the_coordinator_is_looked_up_
 
 
 @pytest.mark.parametrize("refusing", [1, 2, 3])
-def test_a_broker_with_an_unusable_certificate_is_passed_over_with_one_warning(
-    scene: Scene, refusing: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unusable_certificate_is_told_of_once(scene: Scene, refusing: int, caplog: pytest.LogCaptureFixture) -> None:
     coordinators = scene.warm_client().coordinators
     scene.fail(refusing, *[expired(refusing)] * 100)
     producers = [coordinators.producer_id(scene.clock() + 60) for _ in range(20)]

@@ -348,9 +348,7 @@ def test_unknown_id_is_not_open(scene: Scene, coordinators: TransactionCoordinat
 
 
 @pytest.mark.parametrize("version", [V1, V2])
-def test_producer_of_the_next_transaction_is_returned_where_the_epoch_rises(
-    scene: Scene, client: KafkaClient, version: TransactionVersion
-) -> None:
+def test_next_producer_is_returned_in_version_2(scene: Scene, client: KafkaClient, version: TransactionVersion) -> None:
     producers = open_transactions(scene, client, ID)
     ended = client.coordinators.end_transactions(producers, True, version, soon(scene))
 

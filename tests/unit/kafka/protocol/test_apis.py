@@ -285,9 +285,7 @@ def test_request_for_features_names_a_software_that_brokers_accept() -> None:
         (EndTransactionRequest(ID, PRODUCER, True, V2), 5, 5),
     ],
 )
-def test_request_keeps_to_the_versions_of_its_topics_and_of_its_transaction(
-    sent: ApiRequest[Any], oldest: int, newest: int
-) -> None:
+def test_request_keeps_to_versions_of_topics_transactions(sent: ApiRequest[Any], oldest: int, newest: int) -> None:
     assert (sent.spoken().min_version, sent.spoken().max_version) == (oldest, newest)
 
 

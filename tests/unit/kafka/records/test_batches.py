@@ -105,9 +105,7 @@ COMPACTED = {"last_offset_delta": 20}  # two records are left
         ({"length": -1}, FOLLOWING, None),
     ],
 )
-def test_end_of_a_corrupt_batch_is_reported_if_the_following_bytes_agree(
-    fields: dict[str, Any], following: bytes, until_offset: int | None
-) -> None:
+def test_end_of_a_corrupt_batch_is_told(fields: dict[str, Any], following: bytes, until_offset: int | None) -> None:
     corrupt = bytearray(batch([Row(70), Row(71)], **fields))
     corrupt[17] ^= 1  # in the checksum
 

@@ -154,9 +154,7 @@ POLICY_DOES_NOT_COVER: dict[str, tuple[dict[str, str], Fault, str]] = {
 @pytest.mark.parametrize(
     ("options", "fault", "error_text"), POLICY_DOES_NOT_COVER.values(), ids=POLICY_DOES_NOT_COVER.keys()
 )
-def test_policy_for_topics_that_were_recreated_ends_a_task_otherwise(
-    scene: Scene, options: dict[str, str], fault: Fault, error_text: str
-) -> None:
+def test_policy_of_recreation_may_fail(scene: Scene, options: dict[str, str], fault: Fault, error_text: str) -> None:
     reading = scene.reader(**ONE_BATCH, **options).read([scene.range(T2)])
     next(reading)
     scene.undergo(fault)
@@ -258,9 +256,7 @@ def test_log_that_ends_before_the_range_is_fetched_ten_times_a_second_though_bro
     assert len(scene.sent("Fetch")) <= 1.2 * 10 * LOSS_GRACE_MS / 1000
 
 
-def test_log_truncated_before_the_range_is_read_from_its_start_and_what_was_replaced_is_named(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_log_truncated_before_the_range_names_what_was_replaced(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     scene.empty()
     scene.fill(batches=2)
     planned = replace(scene.range(T2, 6, 9), start_epoch=0)

@@ -33,9 +33,7 @@ def planned(scene: Scene, where: str, **options: str) -> dict[TopicPartition, tu
         ("headers['a'] = 'b' OR offset >= 100", {T0: (0, 12), T1: (0, 12), T2: (0, 12)}),
     ],
 )
-def test_a_batch_reads_no_offsets_that_its_condition_excludes(
-    scene: Scene, where: str, expected: dict[TopicPartition, tuple[int, int]]
-) -> None:
+def test_excluded_offsets_are_unread(scene: Scene, where: str, expected: dict[TopicPartition, tuple[int, int]]) -> None:
     assert planned(scene, where) == expected
     assert scene.sent("ListOffsets") == scene.sent("ListOffsets")[:6]  # starts and ends alone
 

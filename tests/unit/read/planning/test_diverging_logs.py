@@ -60,9 +60,7 @@ def test_unclean_election_at_any_length_ends_the_query(scene: Scene, kept_by_old
 
 @LENGTHS
 @RESTARTS
-def test_records_that_replaced_others_are_read_if_the_loss_is_allowed(
-    scene: Scene, kept_by_old_leader: int, restarted: bool
-) -> None:
+def test_records_that_replaced_others_are_read_if_told(scene: Scene, kept_by_old_leader: int, restarted: bool) -> None:
     query = Query.started(scene, **GO_ON)
     diverge(scene, kept_by_old_leader)
     query.step()

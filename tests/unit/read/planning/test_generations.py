@@ -102,9 +102,7 @@ def test_a_range_has_the_generation_of_its_topic() -> None:
 
 @pytest.mark.parametrize("happens", [recreate, recreate_smaller, truncate])
 @pytest.mark.parametrize("again", [1, 2])
-def test_offsets_that_begin_again_have_a_generation_more(
-    scene: Scene, happens: Callable[[Scene], None], again: int
-) -> None:
+def test_offsets_that_begin_again_have_a_new_one(scene: Scene, happens: Callable[[Scene], None], again: int) -> None:
     query = ChangesQuery(scene, startingOffsets="earliest", **GO_ON)
     assert set(query.generations().values()) == {0}
 

@@ -96,9 +96,7 @@ def test_batch_says_why_not(scene: Scene, options: dict[str, str], error: type[E
         batch_planner(scene, **options).batch_ranges()
 
 
-def test_batch_begins_at_the_start_of_the_log_where_losing_what_aged_out_is_allowed(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_batch_begins_at_the_log_start_if_loss_is_allowed(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     del scene.cluster.logs[T1][0]
     planner = batch_planner(scene, startingOffsets=offsets_json(p0=5, p1=2, p2=-2), **GO_ON)
 

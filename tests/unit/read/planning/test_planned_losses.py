@@ -156,9 +156,7 @@ def query_whose_topic_was_away_before_it_was_recreated(scene: Scene, **options: 
     ("options", "expected"),
     [({}, (0, 1)), ({"onTopicRecreated": "earliest"}, (0, 1)), ({"onTopicRecreated": "latest"}, None)],
 )
-def test_policy_covers_a_topic_that_was_away_before_it_was_recreated(
-    scene: Scene, options: dict[str, str], expected: tuple[int, int] | None
-) -> None:
+def test_policy_covers_what_was_away(scene: Scene, options: dict[str, str], expected: tuple[int, int] | None) -> None:
     assert query_whose_topic_was_away_before_it_was_recreated(scene, **options).step().get(U0) == expected
 
 

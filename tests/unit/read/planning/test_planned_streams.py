@@ -67,9 +67,7 @@ NO_MORE: dict[str, tuple[dict[str, str], Any]] = {
 
 
 @pytest.mark.parametrize(("options", "happens"), NO_MORE.values(), ids=NO_MORE.keys())
-def test_batch_0_is_replayed_though_its_options_fit_the_cluster_no_more(
-    scene: Scene, options: dict[str, str], happens: Any
-) -> None:
+def test_batch_0_is_replayed_if_its_options_do_not_fit(scene: Scene, options: dict[str, str], happens: Any) -> None:
     end = restored(scene.planner(**options).next_offset(BEGINNING, None, limited=True))
     planned = spans(ranges(BEGINNING, end))
     happens(scene)

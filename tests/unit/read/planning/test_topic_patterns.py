@@ -74,9 +74,7 @@ def test_topic_with_the_name_of_an_events_topic_in_another_cluster_is_read(scene
     assert planner.available_now().keys() == {T0, T1, T2}
 
 
-def test_topic_that_a_query_begins_to_write_for_itself_leaves_its_checkpoint_without_a_loss(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_topic_that_a_query_begins_to_write_is_no_loss(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     scene.cluster.create_topic("u", partitions=1)
     query = Query.started(scene, **BY_PATTERN).restarted(**BY_PATTERN, eventsTopic="u")
     scene.write(U0, "an event")

@@ -144,9 +144,7 @@ def test_texts_of_an_event(event: dict[str, Any], why: str, asked: str, changes:
     assert (reason_text(texts), broker_text(texts), changes_text(texts)) == (why, asked, changes)
 
 
-def test_what_is_left_out_unasked_and_what_is_not_there_is_said_beside_the_output(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_left_out_and_not_there_is_told(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(folder, "--last", "2").stderr == ""
     monkeypatch.setattr(events_module, "LAST", 2)
     assert "only the newest 2 events are shown: --last 1000000 shows more" in run(folder).stderr
@@ -179,9 +177,7 @@ def applications(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--application", "driver-1"], [1]),
     ],
 )
-def test_without_a_place_the_latest_application_of_this_machine_is_shown(
-    arguments: list[str], shown: list[int], applications: Path
-) -> None:
+def test_latest_application_here_is_the_default(arguments: list[str], shown: list[int], applications: Path) -> None:
     assert sorted(sequences(CliRunner().invoke(app, ["events", *arguments]).stdout)) == shown
 
 

@@ -274,9 +274,7 @@ def test_a_pipe_is_told_of_what_is_notable() -> None:
 @pytest.mark.parametrize(
     ("read", "ends", "is_seen"), [(9, [{T1: 5}, {T1: 9}], True), (8, [{T1: 9}], False), (9, [{T0: 1}, {T1: 1}], False)]
 )
-def test_one_key_is_read_if_the_query_is_past_the_one_partition_that_has_it(
-    read: int, ends: list[dict[TopicPartition, int]], is_seen: bool
-) -> None:
+def test_one_key_is_read_past_its_partition(read: int, ends: list[dict[TopicPartition, int]], is_seen: bool) -> None:
     assert (scene_checks.one_key_read(state(read=read), ends) is not None) is is_seen
 
 

@@ -51,9 +51,7 @@ def options(registry: MockRegistry | None, **given: str) -> QuerySchemas:
 
 
 @pytest.mark.parametrize(("depth", "columns"), [("1", "id"), ("2", "id next any")])
-def test_a_field_that_is_left_out_is_a_warning_that_names_it(
-    depth: str, columns: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_omitted_field_is_named_in_a_warning(depth: str, columns: str, caplog: pytest.LogCaptureFixture) -> None:
     node = (
         '{"type": "record", "name": "n.Node", "fields": [{"name": "id", "type": "int"}, {"name": "next", "type": '
         '["null", "Node"]}, {"name": "any", "type": {"type": "array", "items": "Node"}}]}'

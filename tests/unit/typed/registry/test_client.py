@@ -84,9 +84,7 @@ def test_versions_of_a_subject(registry: MockRegistry) -> None:
     assert client(registry).subjects() == ["t/1-value"]
 
 
-def test_subjects_are_looked_up_at_the_same_time_over_kept_connections(
-    registry: MockRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_subjects_are_looked_up_at_the_same_time(registry: MockRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     """300 topics after each other took 17 s at 50 ms."""
     monkeypatch.setattr(BaseHTTPRequestHandler, "protocol_version", "HTTP/1.1")
     opened: list[object] = []
@@ -279,9 +277,7 @@ def test_a_registry_that_is_away_for_a_while_is_asked_again(registry: MockRegist
     assert len(registry.requests) == 4
 
 
-def test_a_descriptor_that_is_not_given_for_an_id_is_that_of_the_subjects_version(
-    registry: MockRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_descriptor_without_id_is_the_subjects_version(registry: MockRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Karapace's, for schemas that import others."""
     text = base64.b64encode(b"\x0a\x01a").decode()
     registry.register("o", text + "==", "PROTOBUF")

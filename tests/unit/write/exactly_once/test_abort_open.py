@@ -42,9 +42,7 @@ def test_known_transactions_are_aborted_although_no_broker_lists_them(code: Erro
     assert still_open(scene) == []
 
 
-def test_listed_transactions_are_aborted_although_a_broker_has_an_unusable_certificate(
-    scene: CommitScene, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_listed_ones_are_aborted_past_a_bad_certificate(scene: CommitScene, caplog: pytest.LogCaptureFixture) -> None:
     listed = scene.task(1, 100).transactional_id
     runner = scene.committer().runner()
     scene.fail(3, *[TlsError("the certificate of broker-3:9092 has expired: renew it on the broker")] * 10)

@@ -159,9 +159,7 @@ def test_fenced_query_leaves_the_other_exact_once_it_is_stopped_and_goes_on_unde
     assert found(scene) == query.rows(0, 1, 2, 3) + other.rows(0, 1, 2, 3, 4)
 
 
-def test_fenced_batch_that_was_decided_is_repeated_under_another_id_as_the_text_says(
-    scene: CommitScene, query: Query, other: Query
-) -> None:
+def test_fenced_decided_batch_is_repeated_under_another_id(scene: CommitScene, query: Query, other: Query) -> None:
     """The decision of the other query has replaced that of this batch."""
     query.start(2)
     query.stop_when_decided()

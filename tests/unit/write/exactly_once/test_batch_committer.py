@@ -167,9 +167,7 @@ def test_committer_leads_its_next_batch(version: TransactionVersion, asked: list
 
 
 @pytest.mark.parametrize(("marker_s", "asked"), [(MARKER_S / 2, []), (10 * MARKER_S, [SINK, SINK])])
-def test_plan_that_comes_before_a_marker_leaves_the_lead_to_the_committer(
-    marker_s: float, asked: list[str], scene: CommitterScene
-) -> None:
+def test_plan_before_a_marker_leaves_others_the_lead(marker_s: float, asked: list[str], scene: CommitterScene) -> None:
     """Unless the marker is so late that its driver may have stopped. The committer then takes over again."""
     scene.cluster.coordinators = LateCoordinators(scene.cluster, scene.clock, lambda: marker_s)
     planner, committer = scene.long_lived_committer(), scene.long_lived_committer()

@@ -56,9 +56,7 @@ def test_rows_are_visible_once_after_random_disturbances(version: TransactionVer
 
 @pytest.mark.budget
 @pytest.mark.parametrize("version", TransactionVersion)
-def test_records_that_are_copied_in_several_transactions_are_visible_exactly_once(
-    version: TransactionVersion, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_copied_in_parts_are_visible_once(version: TransactionVersion, monkeypatch: pytest.MonkeyPatch) -> None:
     parts, copy = list[Any](), StepRunner._copy
 
     def counted(*arguments: Any) -> Any:
