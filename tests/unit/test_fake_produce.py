@@ -163,17 +163,6 @@ def test_batch_above_the_limit_of_its_topic_is_too_large() -> None:
     assert outcome(produced(network, batch(["a"]))) == (0, 0)
 
 
-@pytest.mark.parametrize(("code", "appended"), [(87, []), (19, []), (7, ["a"]), (20, ["a"])])
-def test_each_scripted_code_is_returned_once(code: int, appended: list[str]) -> None:
-    network = a_network()
-    network.error_codes[T0] = deque([code])
-
-    assert outcome(produced(network, idempotent(0, "a"))) == (code, -1)
-    assert values(network) == appended
-    assert outcome(produced(network, idempotent(0, "a"))) == (0, 0)
-    assert values(network) == ["a"]
-
-
 @pytest.mark.parametrize("lost", [1, 3, 5])
 def test_lost_response_is_of_a_batch_that_was_appended(lost: int) -> None:
     network = a_network()
@@ -251,15 +240,6 @@ def test_dropped_requests_have_no_response() -> None:
     network.produce.drop(1)
 
     assert network.produce.receive([1], network.clock() + TIMEOUT_S) is None
-
-
-def test_throttled_produce_is_handled() -> None:
-    network = a_network()
-    network.throttles[1] = deque([700])
-    send(network, entry(network, batch(["a"])))
-    response = received(network)
-
-    assert (response.throttle_ms, outcome(response.partitions[0])) == (700, (0, 0))
 
 
 def test_metadata_that_is_there_interrupts_the_wait_for_a_hung_broker() -> None:
