@@ -9,13 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_kafka_meta.typed.json.arrow_json import MAX_PAUSE, ArrowJsonReader
 from pyspark_kafka_meta.typed.json.decoder import JsonDecoder
 from pyspark_kafka_meta.typed.json.schema import JsonSchema
 from pyspark_kafka_meta.typed.schemas import Decoded
+from tests.budget import cases
 
 LEFT = b"["
 """With this one, a chunk is left."""
@@ -121,6 +122,8 @@ def assert_equal(kind: pa.DataType, texts: list[bytes | None]) -> None:
     assert at_once.faults == one_by_one.faults[:-1]
 
 
+@pytest.mark.budget
+@settings(max_examples=cases(50, 200, 5_000))
 @given(chunks())
 def test_usual_texts_are_read_at_once(chunk: tuple[pa.DataType, list[bytes | None]]) -> None:
     kind, texts = chunk
@@ -128,6 +131,8 @@ def test_usual_texts_are_read_at_once(chunk: tuple[pa.DataType, list[bytes | Non
     assert_equal(kind, texts)
 
 
+@pytest.mark.budget
+@settings(max_examples=cases(50, 200, 5_000))
 @given(chunks(odd=10))
 def test_other_texts_are_equal_or_left(chunk: tuple[pa.DataType, list[bytes | None]]) -> None:
     assert_equal(*chunk)
@@ -162,7 +167,7 @@ def is_read(*texts: bytes | None, kind: pa.DataType = ROW) -> bool:
         b'{"x":Inf}',
         b'{"x":[1, -NaN]}',
         b'{"x":\t-Infinity\n}',
-        b'{"x":' + b"[" * 2_000 + b"]" * 2_000 + b"}",
+        b'{"x":' + b"[" * 600 + b"]" * 600 + b"}",
         b'{"x":' + b'{"":' * 2_000 + b"1" + b"}" * 2_000 + b"}",
         b'{"name":"\\ud800"}',
         b'{"name":"\\udc00"}',
@@ -174,12 +179,13 @@ def is_read(*texts: bytes | None, kind: pa.DataType = ROW) -> bool:
         b'{"data":"=AAA"}',
         b'{"data":"AA==AA=="}',
         b'{"data":"AA-_"}',
+        b'{"data":"AAAA----"}',
         b'{"data":"\\u00c3\\u00a9AA"}',
         b'{"id":"1"}',
         b'{"name":1}',
         b'{"id":1,"id":2}',
     ],
-    ids=range(24),
+    ids=range(25),
 )
 def test_a_chunk_with_one_of_these_is_left(text: bytes) -> None:
     assert is_read(GOOD, None)
@@ -194,6 +200,7 @@ def test_a_chunk_with_one_of_these_is_left(text: bytes) -> None:
         b'{"name":"\\u0000\\ud83d\\ude00\\/"}',
         b'{"x":"' + b"[" * 2_000 + b'"}',
         b'{"data":"","total":""}',
+        b'{"single":1.00000005960464477539062500001}',
         b'{"data":"AB==","total":"AYaf"}',
         b'{"total":"AYag"}',
         b'{"days":["2024-02-30","2024-02-28"]}',
@@ -208,18 +215,23 @@ def test_a_million_brackets_are_left() -> None:
     assert not is_read(b'{"x":' + b"[" * 10**6 + b"]" * 10**6 + b"}")
 
 
+def test_texts_that_are_base64_together_alone_are_left() -> None:
+    texts: list[bytes | None] = [b'{"data":"A"}', b'{"data":"AAA"}']
+    assert not is_read(*texts)
+    assert_equal(ROW, texts)
+
+
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "text"),
     [
-        pa.string(),
-        pa.list_(ROW),
-        pa.struct([("id", pa.int64()), ("id", pa.int64())]),
-        pa.struct([("m", pa.map_(pa.string(), pa.int64()))]),
-        pa.struct([("l", pa.list_(pa.struct([("d", pa.decimal128(5, 2))])))]),
+        (pa.list_(ROW), b"{}"),
+        (pa.struct([("id", pa.int64()), ("id", pa.int64())]), b'{"id":1}'),
+        (pa.struct([("m", pa.map_(pa.string(), pa.int64()))]), b'{"m":[{"key":"a","value":1}]}'),
+        (pa.struct([("l", pa.list_(pa.struct([("d", pa.decimal128(5, 2))])))]), b'{"l":[{"d":"1.50"}]}'),
     ],
 )
-def test_kinds_of_another_form_are_left(kind: pa.DataType) -> None:
-    assert not is_read(b"{}", kind=kind)
+def test_kinds_of_another_form_are_left(kind: pa.DataType, text: bytes) -> None:
+    assert not is_read(text, kind=kind)
 
 
 def test_chunks_are_tried_seldom_after_refused_ones_and_always_after_a_read_one() -> None:
