@@ -54,6 +54,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     source = Path(page.file.abs_src_path)
     if language := {".py": "python", ".sql": "sql"}.get(source.suffix):
+        page.meta["search"] = {"boost": 0.1}  # or programs would hide the pages that explain their options
         return f"# {source.name}\n\n~~~{language}\n{markdown}~~~\n"
     uris = {file.abs_src_path: file.src_uri for file in files}
 

@@ -81,6 +81,7 @@ def test_search_finds_an_option(tab: Page, typed: str) -> None:
     tab.keyboard.press("/")
     tab.locator(".md-search__input").press_sequentially(typed)  # it listens to keys
 
+    expect(tab.locator(".md-search-result__link").first).not_to_have_attribute("href", re.compile("/examples/"))
     found = tab.locator(".md-search-result__link[href*='/options/']")
     expect(found.first).to_be_visible()
     found.first.click()
