@@ -278,9 +278,10 @@ def _decode_chunk(chunk: _Chunk, columns: Sequence[str], selection: Selection | 
     # The fields of few records are kept. Others are found again, because they may take more memory than the records.
     kept = list(records.rows(slices)) if len(records.starts) <= SLICE_RECORDS else []
     if len(slices) > 1:
+        built_later = {*columns, *(() if selection is None else selection.columns)}
         for rows in kept or records.rows(slices):
             for name in (HEADERS_COLUMN, SCHEMA_ID_HEADERS_COLUMN):
-                if name in columns:
+                if name in built_later:
                     COLUMNS[name](rows)
     for rows in kept or records.rows(slices):
         built: dict[str, pa.Array] = {}

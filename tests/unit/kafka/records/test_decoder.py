@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -413,15 +414,21 @@ def test_rows_of_slices_are_those_of_the_whole(size: int) -> None:
     assert rows_of(replace(part, from_offset=13, until_offset=71)) == SLICED[13:71]
 
 
+ALL_WITH_HEADERS = Selection(("headers",), lambda rows: np.ones(rows.num_rows, np.bool_))
+
+
 @pytest.mark.usefixtures("slices")
 @pytest.mark.parametrize("bad", [0, 6, 7, 8, 50, 99])
-def test_corrupt_batch_of_many_slices_returns_no_row(bad: int) -> None:
+@pytest.mark.parametrize(("names", "selection"), [(ALL_COLUMNS, None), (["offset"], ALL_WITH_HEADERS)])
+def test_corrupt_batch_of_many_slices_returns_no_row(
+    names: Sequence[str], selection: Selection | None, bad: int
+) -> None:
     good = batch(SLICED[:2], base_offset=0)
     bodies = [record(row) for row in SLICED]
     bodies[bad] = record(Row(bad, headers=(("k", None),)))[:-1] + b"\x03"  # the value's length is -2
     corrupt = batch_of(b"".join(bodies), base_offset=2, record_count=100, last_offset_delta=99)
 
-    tables = decode([fetched(good + corrupt)], ALL_COLUMNS)
+    tables = decode([fetched(good + corrupt)], names, selection=selection)
     assert next(tables)["offset"].to_pylist() == [0, 1]
     with pytest.raises(CorruptBatchError, match="base offset 2"):
         next(tables)
