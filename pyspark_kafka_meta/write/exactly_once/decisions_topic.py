@@ -195,11 +195,12 @@ class DecisionsTopic:
             else:
                 self._uncommitted[header.producer_id] = header.producer_epoch, records
         elif header.record_count:
-            epoch, records = self._uncommitted.pop(header.producer_id, (header.producer_epoch, {}))
+            epoch, records = self._uncommitted.get(header.producer_id, (header.producer_epoch, {}))
             # The end of a transaction raises the epoch by one at most. Else the marker of these records is gone: they
             # were aborted, since compaction keeps the marker of records that it keeps.
             if header.producer_epoch <= epoch + 1 and not is_abort_marker(header, fetched.records):
                 self._take(records)
+            self._uncommitted.pop(header.producer_id, None)  # not before: a decision that cannot be read stays so
         self._next_offset = header.last_offset + 1  # a read that fails later goes on here
 
     def _require_same_topic(self) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from pyspark_kafka_meta.errors import BrokerError, ConnectError, KafkaMetaError, RecordTooLargeError
+from pyspark_kafka_meta.errors import BrokerError, ConnectError, KafkaMetaError, ProtocolError, RecordTooLargeError
 from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.model import TransactionVersion
+from pyspark_kafka_meta.write.exactly_once import decision
 from pyspark_kafka_meta.write.exactly_once.decision import MESSAGE_BYTES, STREAM, BatchId, is_written
 from pyspark_kafka_meta.write.exactly_once.decisions_topic import MAX_MESSAGE_BYTES, DecisionsTopic, require_usable
 from pyspark_kafka_meta.write.exactly_once.transaction_reader import LogReader
@@ -102,6 +103,19 @@ def test_aborted_decision_does_not_count_for_a_read_that_breaks_off_and_goes_on(
         patched.setattr(LogReader, "batches", breaks_off)
         reader.read()
     assert reader.read().keys() == {STREAM}
+
+
+def test_decision_of_another_release_is_refused_by_each_read(
+    scene: CommitScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that Spark has kept would write the batch again, if its second read passed over it."""
+    with monkeypatch.context() as patched:
+        patched.setattr(decision, "FORMAT", 3)
+        assert scene.committer().decide(micro_batch(0), transactions_of(1, 1))
+    reader = scene.committer().decisions
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match="use the release that wrote it"):
+            reader.read()
 
 
 def test_decision_that_the_topic_refuses_is_named_with_what_to_raise(scene: CommitScene) -> None:
