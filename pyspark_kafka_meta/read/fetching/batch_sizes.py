@@ -25,10 +25,11 @@ def batch_sizes(
     client: KafkaClient, options: ReadOptions, firsts: Mapping[TopicPartition, int], ends: Positions, max_bytes: int
 ) -> dict[TopicPartition, list[BatchSize]]:
     """As `FetchSizes`. A failure is logged: what is lost or corrupt, the tasks find and report."""
+    share_bytes = max(MIN_FETCH_BYTES, max_bytes // PARTS // len(firsts))
     fetch = replace(
         options.fetch,
         fetch_min_bytes=1,
-        max_partition_fetch_bytes=max(MIN_FETCH_BYTES, max_bytes // PARTS // len(firsts)),
+        max_partition_fetch_bytes=min(share_bytes, options.fetch.fetch_max_bytes),
         check_crcs=False,
         read_committed=False,
     )

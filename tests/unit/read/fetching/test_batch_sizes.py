@@ -54,6 +54,12 @@ def test_no_more_is_fetched_once_so_many_bytes_were_read(scene: Scene) -> None:
     assert sizes(scene, end=3, max_bytes=1000)[T1][-1].end < 3
 
 
+def test_a_limit_of_any_size_is_no_larger_fetch(scene: Scene) -> None:
+    sizes(scene, end=100_000_000, max_bytes=2**62)
+
+    assert {entry.max_bytes for _, fetch in scene.network.fetches for entry in fetch.partitions} <= {65_536, 52_428_800}
+
+
 @pytest.mark.parametrize("code", [CORRUPT_MESSAGE, TOPIC_AUTHORIZATION_FAILED])
 def test_a_failure_is_logged_and_left_to_the_tasks(scene: Scene, caplog: pytest.LogCaptureFixture, code: int) -> None:
     scene.script(T1, *[code] * 9)
