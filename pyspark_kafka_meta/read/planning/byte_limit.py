@@ -24,7 +24,7 @@ PARTS = 8
 MAX_GROWTH = 4
 """How many times the offsets of a part the next may have."""
 MAX_PARTITIONS = 64
-"""Read in each part; of more, some in turn."""
+"""Read in each part; of more, some in turn, and the others are as they were last."""
 STEPS = 64
 """Of a part, at which the micro-batch may end."""
 FIRST_OFFSETS = 125
@@ -82,6 +82,7 @@ class ByteLimit:
         self._share = min(1.0, max(READ_BYTES / max_bytes, SAMPLED_SHARE))
         self._fetch = fetch
         self._density = UNKNOWN_BYTES  # bytes per offset, of the last micro-batch
+        self._densities: dict[TopicPartition, float] = {}  # of each partition, as last read
         self._turn = 0
 
     def max_offsets(self, starts: Positions, ends: Positions) -> int:
@@ -126,8 +127,8 @@ class ByteLimit:
         for part, batches in found.items():
             for batch in batches:
                 curves[part].add(batch)
-            densities[part] = curves[part].density(firsts[part])
+            densities[part] = self._densities[part] = curves[part].density(firsts[part])
         others = sum(densities.values()) / len(densities) if densities else self._density
         for part in line:
             end, target = curves[part].end, targets[part].offset
-            curves[part].add(BatchSize(end, target, (target - end) * densities.get(part, others)))
+            curves[part].add(BatchSize(end, target, (target - end) * self._densities.get(part, others)))

@@ -118,6 +118,14 @@ def test_micro_batches_have_about_the_bytes_of_the_limit(
     assert max(read) < 2 * limit
 
 
+def test_a_few_large_partitions_among_more_than_are_read_at_a_time_count_as_they_were_last_read() -> None:
+    sizes = {TopicPartition("t", number): [100] * 1_000 for number in range(100)}
+    sizes |= {TopicPartition("t", number): [20_000] * 1_000 for number in range(100, 103)}
+    logs = Logs(sizes)
+    read = logs.read(ByteLimit(LIMIT // 8, logs.fetch), 10)
+    assert [size / LIMIT * 8 for size in read] == pytest.approx([1] * 10, rel=0.03)
+
+
 @given(
     st.lists(st.lists(st.integers(1, 2**40), max_size=30), min_size=1, max_size=4), st.integers(1, 2**40), st.booleans()
 )
