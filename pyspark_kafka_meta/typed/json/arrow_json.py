@@ -160,8 +160,9 @@ def _from_base64(texts: pa.StringArray) -> pa.BinaryArray:
     if (offsets % 4).any():
         raise _RefusedError
     ends = offsets[1:][groups > 0]
-    padding[groups > 0] = (np.frombuffer(data, np.uint8)[[ends - 1, ends - 2]] == ord("=")).sum(axis=0)
-    if data.count(b"=") != padding.sum():
+    is_last, is_before = np.frombuffer(data, np.uint8)[[ends - 1, ends - 2]] == ord("=")
+    padding[groups > 0] = is_last.astype(np.int32) + is_before
+    if (is_before & ~is_last).any() or data.count(b"=") != padding.sum():
         raise _RefusedError
     try:
         decoded = binascii.a2b_base64(data.replace(b"=", b"A"), strict_mode=True)

@@ -177,6 +177,7 @@ def is_read(*texts: bytes | None, kind: pa.DataType = ROW) -> bool:
         b'{"data":"A"}',
         b'{"data":"A==="}',
         b'{"data":"=AAA"}',
+        b'{"data":"AA=A"}',
         b'{"data":"AA==AA=="}',
         b'{"data":"AA-_"}',
         b'{"data":"AAAA----"}',
