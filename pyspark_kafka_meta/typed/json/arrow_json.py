@@ -140,6 +140,8 @@ def _converted(kind: pa.DataType, array: pa.Array) -> Column:
         rows = (np.searchsorted(offsets_of(array), list(not_held), side="right") - 1).tolist()
         return list_array(column_type(kind), len(array), array.buffers()[:2], items), rows
     if pa.types.is_floating(kind):
+        if np.signbit(array.filter(pc.equal(array, 0.0))).any():
+            raise _RefusedError  # it may be -0, which is an integer elsewhere, without a sign
         array = array.cast(kind)
         if pc.all(pc.is_finite(array)).as_py() is False:
             raise _RefusedError
