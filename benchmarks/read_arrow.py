@@ -8,9 +8,9 @@ all its threads. It connects and asks for metadata within the time of its turn, 
 median of the turns; a ratio is the median of the ratios of rates in the same round.
 
 Peers: confluent-kafka's `consume()`, whose messages become the same columns; kafkarrow (once kafkars), which has fewer
-columns and orders rows by their times; daft's `read_kafka`, with its chunks and with larger ones. A peer whose package
-is missing is left out. DuckDB's extension tributary is in no package index; polars, pathway, bytewax and quixstreams do
-not read Kafka into Arrow.
+columns and orders rows by their times. A peer whose package is missing is left out. Turns of daft's `read_kafka`
+did not end within two minutes; DuckDB's extension tributary is in no package index; polars, pathway, bytewax and
+quixstreams do not read Kafka into Arrow.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from pyspark_kafka_meta import read_arrow
 PARTITIONS = 6
 VALUE_BYTES = 200
 CODECS = ("none", "lz4")
-DAFT_CHUNK = 65_536
 
 
 class Peer(NamedTuple):
@@ -84,22 +83,10 @@ def _kafkarrow(servers: str, topic: str, records: int) -> Iterator[pa.RecordBatc
         yield batch
 
 
-def _daft(servers: str, topic: str, records: int, **options: int) -> Iterator[pa.RecordBatch]:
-    import daft
-
-    yield from daft.read_kafka(servers, topic, **options).to_arrow_iter()
-
-
-def _daft_large(servers: str, topic: str, records: int) -> Iterator[pa.RecordBatch]:
-    return _daft(servers, topic, records, chunk_size=DAFT_CHUNK)
-
-
 PEERS = (
     Peer("read_arrow", _ours, "pyspark_kafka_meta.tools.cli.read"),
     Peer(CONSUME.name, _consume, "confluent_kafka", 0.2),
     Peer("kafkarrow", _kafkarrow, "kafkarrow", 0.01),
-    Peer("daft.read_kafka", _daft, "daft", 0.2),
-    Peer(f"daft.read_kafka, chunk_size={DAFT_CHUNK}", _daft_large, "daft", 0.2),
 )
 
 
