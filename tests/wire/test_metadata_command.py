@@ -64,7 +64,7 @@ def test_json_is_the_response_of_whom(arguments: tuple[str, ...], env: dict[str,
 
 def test_a_refresh_on_demand_is_shown_with_its_reason_broker_and_size(cluster: MockCluster) -> None:
     text = run(cluster, "--refresh", env=TABLES).stdout
-    on_demand = next(line for line in text.splitlines() if "on_demand" in line)
+    on_demand = text.partition("on_demand")[2]
     events = json.loads(run(cluster, "--refresh").stdout)["events"]
     (event,) = [event for event in events if event["broker_id"]][1:]
 
@@ -157,9 +157,7 @@ def test_one_address_tells_all_brokers_and_leaders(mock_cluster: MockCluster) ->
         assert address.rsplit(":")[1] in text
     assert f"{server} answered Metadata v13" in text
     assert "controller" not in text, "with KRaft that is any broker"
-    leaders = [line.split("│")[3].strip() for line in text.splitlines() if "clicks" in line]
-    assert len(leaders) == 2
-    assert leaders[1] == "3"
+    assert [line.split()[:3] for line in text.splitlines() if "clicks" in line][1] == ["clicks", "1", "3"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["--json"], ["--json", "--refresh"]])
@@ -185,7 +183,8 @@ def test_a_name_that_is_too_long_for_its_column_is_shown_whole(mock_cluster: Moc
     topic = "a-topic-with-a-name-that-is-far-too-long-for-a-column-of-a-table-in-a-pipe"
     arguments = ["metadata", "--bootstrap-servers", mock_cluster.bootstrap_servers, "--topic", topic]
     text = CliRunner().invoke(app, arguments, env={"COLUMNS": "80", **TABLES}).stdout
-    cells = [line.split("│")[1:-1] for line in text.partition("Topics and leaders")[2].splitlines() if "│" in line]
-    first, *_, last = ("".join(map(str.strip, column)) for column in zip(*cells, strict=True))
+    _, _, head, _, *rows = text.partition("Topics and leaders")[2].splitlines()
+    cells = (slice(head.find("partition")), slice(head.find("error"), None))
+    first, last = ("".join(row[cell].strip() for row in rows) for cell in cells)
 
     assert (first, last.replace(" ", "")) == (topic, "UNKNOWN_TOPIC_OR_PARTITION(error3)")
