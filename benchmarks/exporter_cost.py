@@ -28,8 +28,8 @@ from pyspark_kafka_meta.kafka.metadata.cache_state import Refreshed
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import RefreshCause
 from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, PartitionLearned, SnapshotChanges
 from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.tools.event_sources import FolderEvents
 from pyspark_kafka_meta.tools.exporter.server import Poller, PollTargets, serve
-from pyspark_kafka_meta.tools.sources import FolderEvents
 
 BROKERS = 100
 TOPIC = "clicks"

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from benchmarks.ready_rows import Range, ready_rows
 from benchmarks.spans import now_ms, record, span, time_calls
 from pyspark_kafka_meta import KafkaMetaDataSource
-from pyspark_kafka_meta.kafka.client.coordinators import TransactionCoordinators
+from pyspark_kafka_meta.kafka.client.transactions import TransactionCoordinators
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.read.planning.leader_epochs import LeaderEpochs
 from pyspark_kafka_meta.read.planning.offset_resolver import OffsetResolver

@@ -23,16 +23,16 @@ from typing import Any
 import typer.main
 
 from docs.series_bound import EXAMPLE, max_series
+from pyspark_kafka_meta.client_facts import LookupReason
 from pyspark_kafka_meta.events.event import ROW_PARTS, Event, EventKind, OtherReason, Outcome, Role
-from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.model import RefreshReason
-from pyspark_kafka_meta.names_and_numbers import INT32_MAX
 from pyspark_kafka_meta.options import OPTIONS, Table
 from pyspark_kafka_meta.options.option_table import Option, Section
 from pyspark_kafka_meta.options.parsers import parse_choice, parse_number
 from pyspark_kafka_meta.tables.rows import ROWS, struct_type
 from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.tools.exporter.metric_table import METRICS
+from pyspark_kafka_meta.value_checks import INT32_MAX
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 
+from pyspark_kafka_meta.client_facts import Ending
 from pyspark_kafka_meta.events.event import REASONS, EventKind, Outcome, Role
-from pyspark_kafka_meta.facts import Ending
 from pyspark_kafka_meta.tools.cluster_state import EXECUTOR_ROLES
 from pyspark_kafka_meta.tools.exporter.metric_table import Metric, Request, Source
 

@@ -123,7 +123,7 @@ def reading(options: SourceOptions, columns: Sequence[str] | None = None) -> Ite
     with closing(KafkaClient(options.client, publisher, options.topic_filter)) as client:
         schemas = None
         if options.typed.columns:
-            from pyspark_kafka_meta.read.fetching.newest_values import newest_schemas
+            from pyspark_kafka_meta.read.fetching.newest_schemas import newest_schemas
 
             schemas = schemas_of(options, partial(newest_schemas, client, options))
         new_filter(options, schemas, [])  # refuses its condition

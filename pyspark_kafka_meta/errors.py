@@ -245,3 +245,7 @@ class ChangedBatchError(KafkaMetaError):
 
 class FencedError(KafkaMetaError):
     """Another query or attempt has taken over a transactional id. The message says which and what to do."""
+
+
+RETRIABLE_ERRORS = (ConnectError, ProtocolError, RequestTimeoutError)
+"""Another broker may respond, or the same broker later."""

@@ -35,7 +35,7 @@ from pyspark_kafka_meta.options import (
     choose_table,
 )
 from pyspark_kafka_meta.options.tables import batch_warnings, is_read
-from pyspark_kafka_meta.spark.batch_reader import newest_schemas
+from pyspark_kafka_meta.spark.batch_reader import find_newest_schemas
 from pyspark_kafka_meta.spark.filter_pushdown import reader_class
 from pyspark_kafka_meta.spark.records_table import Columns, records_struct_type
 from pyspark_kafka_meta.spark.user_errors import entry_points
@@ -156,7 +156,7 @@ class KafkaMetaDataSource(DataSource):
             return {}
         from pyspark_kafka_meta.spark.typed_columns import changes_struct_type, column_types
 
-        self._schemas = self._schemas or schemas_of(options, partial(newest_schemas, options))
+        self._schemas = self._schemas or schemas_of(options, partial(find_newest_schemas, options))
         return column_types(self._schemas) if options.changes is None else changes_struct_type(self._schemas, options)
 
     def _read_options(self) -> TableOptions:

@@ -16,7 +16,7 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     OffsetQuery,
     OffsetsRequest,
 )
-from pyspark_kafka_meta.kafka.protocol.requests import Network
+from pyspark_kafka_meta.kafka.protocol.network_interface import Network
 from pyspark_kafka_meta.model import NO_EPOCH, Broker, TopicPartition
 
 BATCH_SIZES = (2, 3)

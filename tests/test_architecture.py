@@ -26,7 +26,7 @@ HEAVY = {"pyspark", "pyarrow", "numpy", "kio", "cramjam", "crc32c", "msgspec"} |
 NOT_FOR_READING = (
     *FOR_LOGINS_AND_COMMANDS,
     "kio.schema.describe_transactions",
-    f"{PACKAGE.name}.kafka.client.coordinators",
+    f"{PACKAGE.name}.kafka.client.transactions",
     f"{PACKAGE.name}.kafka.network.producer_",
     f"{PACKAGE.name}.kafka.protocol.produce",
     f"{PACKAGE.name}.kafka.protocol.transactions",

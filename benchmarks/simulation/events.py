@@ -17,9 +17,9 @@ from uuid import UUID
 import numpy as np
 
 from benchmarks.simulation.cluster import Cluster, Scenario
+from pyspark_kafka_meta.client_facts import Opened
 from pyspark_kafka_meta.events.event import Event, Origin, Role, head_of, outcome_of
 from pyspark_kafka_meta.events.sinks import LocalFolder, writer_prefix
-from pyspark_kafka_meta.facts import Opened
 from pyspark_kafka_meta.kafka.metadata.cache_state import LeaderHinted, Refreshed
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import RefreshCause
 from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, PartitionLearned, SnapshotChanges

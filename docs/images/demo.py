@@ -18,7 +18,7 @@ from pyspark_kafka_meta.tools.cluster_state import ClusterState, caches_by_proce
 from pyspark_kafka_meta.tools.demo import runner
 from pyspark_kafka_meta.tools.demo.runner import own_cluster, start_query
 from pyspark_kafka_meta.tools.demo.scenes import Scene, scenes_of
-from pyspark_kafka_meta.tools.sources import StateReader
+from pyspark_kafka_meta.tools.event_sources import StateReader
 
 PICTURE = Path(__file__).with_suffix(".svg")
 COLUMNS = 126

@@ -29,8 +29,8 @@ from pyspark_kafka_meta.changes.schema import (
 )
 from pyspark_kafka_meta.changes.semantic_types import UTC_MICROS, micros
 from pyspark_kafka_meta.changes.unavailable import Placeholders, names_by_row, without
+from pyspark_kafka_meta.client_facts import MalformedRecords, SchemaLookup
 from pyspark_kafka_meta.errors import TruncatedTableError
-from pyspark_kafka_meta.facts import MalformedRecords, SchemaLookup
 from pyspark_kafka_meta.kafka.records.schema import rows_without_columns
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import Changes, ChangesOptions, OnTruncate

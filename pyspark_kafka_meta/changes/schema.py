@@ -22,8 +22,8 @@ from pyspark_kafka_meta.options import (
     OnTruncate,
     TypedValuesOptions,
 )
+from pyspark_kafka_meta.typed.formats import Schema, inner_path, schema_of
 from pyspark_kafka_meta.typed.reading import ERROR_TYPE, QuerySchemas, digest, given_schema, spark_type_json
-from pyspark_kafka_meta.typed.schemas import Schema, inner_path, schema_of
 
 CHANGE_COLUMN = "_change"
 JSON = "json"

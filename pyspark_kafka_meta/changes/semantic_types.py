@@ -33,8 +33,8 @@ from pyspark_kafka_meta.arrow_arrays import (
     number_array,
     offsets_of,
 )
-from pyspark_kafka_meta.names_and_numbers import INT32_MAX, INT64_MAX
-from pyspark_kafka_meta.typed.schemas import ConnectType, inner_path
+from pyspark_kafka_meta.typed.formats import ConnectType, inner_path
+from pyspark_kafka_meta.value_checks import INT32_MAX, INT64_MAX
 
 MAX_DIGITS = 38
 """Of Spark's decimals."""

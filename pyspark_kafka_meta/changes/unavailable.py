@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.arrow_arrays import Flags, list_lengths, null_unless, number_array, offsets_of
+from pyspark_kafka_meta.arrow_arrays import Flags, list_lengths, list_offsets, null_unless, number_array, offsets_of
 
 
 class Placeholders:
@@ -79,8 +79,6 @@ def names_by_row(found: Mapping[str, Flags], count: int) -> pa.ListArray:
     """The names of the columns with a placeholder in each row."""
     names: Sequence[str] = list(found)
     rows, columns = np.nonzero(np.array(list(found.values())).T) if found else (np.zeros(0, int), np.zeros(0, int))
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(np.bincount(rows, minlength=count), out=offsets[1:])
     items = pa.array(names, pa.string()).take(number_array(np.ascontiguousarray(columns)))
     kind = pa.list_(pa.field("element", pa.string(), False))
-    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(offsets)], children=[items])
+    return pa.Array.from_buffers(kind, count, [None, list_offsets(rows, count)], children=[items])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, NamedTuple, get_args, get_type_hints
 
-from pyspark_kafka_meta.facts import (
+from pyspark_kafka_meta.client_facts import (
     ClientFact,
     Closed,
     LookupReason,

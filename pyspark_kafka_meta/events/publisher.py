@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pyspark_kafka_meta.client_facts import LookupReason
 from pyspark_kafka_meta.errors import (
     AuthenticationError,
     ConnectError,
@@ -43,7 +44,6 @@ from pyspark_kafka_meta.events.event import (
 )
 from pyspark_kafka_meta.events.origin import cli_origin, driver_name
 from pyspark_kafka_meta.events.sinks import BackgroundSink, EventSink, FolderSink, LossCount, folder_at, logger
-from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.kafka.client.client_state import ClientState, Traffic
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.cache_state import Refreshed

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pyspark_kafka_meta.model import Address
-from pyspark_kafka_meta.names_and_numbers import INT64_MAX, topic_name
 from pyspark_kafka_meta.options import parsers
 from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section
 from pyspark_kafka_meta.options.security import PLAINTEXT, SecurityOptions
+from pyspark_kafka_meta.value_checks import INT64_MAX, topic_name
 
 NO_SERVERS = "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer"
 NO_SERVERS_TO_WRITE = "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka producer"

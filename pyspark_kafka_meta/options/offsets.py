@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 from pyspark_kafka_meta.model import TopicPartition, name_partitions
-from pyspark_kafka_meta.names_and_numbers import INT64_MAX, json_by_topic, non_empty, partition_key, whole_number
 from pyspark_kafka_meta.options.option_table import Query, Rows, Section
 from pyspark_kafka_meta.options.parsers import parse_choice, parse_duration_ms, parse_id, parse_number
+from pyspark_kafka_meta.value_checks import INT64_MAX, json_by_topic, non_empty, partition_key, whole_number
 
 EARLIEST_OFFSET = -2
 """In an offsets option: the first offset of the log."""

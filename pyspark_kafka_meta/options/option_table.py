@@ -18,9 +18,9 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.model import shortened
-from pyspark_kafka_meta.names_and_numbers import INT32_MAX
 from pyspark_kafka_meta.options.parsers import parse_choice, parse_number, parse_secret, parse_short_text, parse_text
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap, unknown_option
+from pyspark_kafka_meta.value_checks import INT32_MAX
 
 T = TypeVar("T")
 
@@ -191,6 +191,16 @@ class Rows:
 def option_field(option: Option) -> Any:
     """A field with this row, which other dataclasses may have too."""
     return field(metadata={"option": option})
+
+
+def renamed_row(option: Option, rename: Callable[[str], str], doc: str, **columns: Any) -> Any:
+    """The row of an option that is another one under a new name, as the others that it names."""
+    others = {name: tuple(map(rename, getattr(option, name))) for name in ("needs", "excludes")}
+    pair = option.pair and rename(option.pair)
+    error = option.error.replace(option.name, rename(option.name))
+    return option_field(
+        replace(option, name=rename(option.name), error=error, doc=doc, pair=pair, **{**others, **columns})
+    )
 
 
 @cache

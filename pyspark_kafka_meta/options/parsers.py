@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from pyspark_kafka_meta.model import Address, TopicPartition
-from pyspark_kafka_meta.names_and_numbers import INT32_MAX, json_by_topic, non_empty, topic_name, whole_number
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap, closest
+from pyspark_kafka_meta.value_checks import INT32_MAX, json_by_topic, non_empty, topic_name, whole_number
 
 T = TypeVar("T")
 

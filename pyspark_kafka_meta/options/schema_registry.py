@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from pyspark_kafka_meta.names_and_numbers import non_empty
-from pyspark_kafka_meta.options.option_table import GivenOptions, Option, Query, Rows, Section, option_field, options_of
+from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section, options_of, renamed_row
 from pyspark_kafka_meta.options.parsers import Secret, parse_choice, parse_word
 from pyspark_kafka_meta.options.security import PLAINTEXT, SecurityOptions, package_problems, parse_provider
+from pyspark_kafka_meta.value_checks import non_empty
 
 logger = logging.getLogger(__name__)
 
@@ -71,16 +71,6 @@ def _parse_token(text: str) -> Secret:
 def _header(name: str, doc: str, parse: Callable[[str], Any] = _parse_header, **columns: Any) -> Any:
     error = f"Option '{_BEARER}{name}' must be one word of ASCII characters"
     return _rows.option(f"{_BEARER}{name}", None, parse, error, doc, **columns)
-
-
-def renamed_row(option: Option, rename: Callable[[str], str], doc: str, **columns: Any) -> Any:
-    """The row of an option that is another one under a new name, as the others that it names."""
-    others = {name: tuple(map(rename, getattr(option, name))) for name in ("needs", "excludes")}
-    pair = option.pair and rename(option.pair)
-    error = option.error.replace(option.name, rename(option.name))
-    return option_field(
-        replace(option, name=rename(option.name), error=error, doc=doc, pair=pair, **{**others, **columns})
-    )
 
 
 def _as_for_kafka(field: str) -> Any:

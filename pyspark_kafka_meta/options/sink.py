@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pyspark_kafka_meta.names_and_numbers import INT16_MAX, INT64_MAX, topic_name
 from pyspark_kafka_meta.options.client import ClientOptions, EventsOptions
 from pyspark_kafka_meta.options.option_table import (
     CHECKPOINT_LOCATION,
@@ -25,6 +24,7 @@ from pyspark_kafka_meta.options.option_table import (
 from pyspark_kafka_meta.options.parsers import parse_acks, parse_id, parse_topic_config
 from pyspark_kafka_meta.options.typed_values import BYTES, TypedValuesOptions
 from pyspark_kafka_meta.options.unknown_options import CaseInsensitiveMap
+from pyspark_kafka_meta.value_checks import INT16_MAX, INT64_MAX, topic_name
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 DECISIONS_TOPIC = "kafkameta-decisions"

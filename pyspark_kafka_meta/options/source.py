@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.names_and_numbers import INT32_MAX, INT64_MAX
 from pyspark_kafka_meta.options import parsers
 from pyspark_kafka_meta.options.changes import ChangesOptions
 from pyspark_kafka_meta.options.client import EVENTS_TOPIC, ClientOptions, EventsOptions, FetchOptions
@@ -38,6 +37,7 @@ from pyspark_kafka_meta.options.option_table import (
 )
 from pyspark_kafka_meta.options.sink import DECISIONS_TOPIC, TransactionOptions
 from pyspark_kafka_meta.options.typed_values import BYTES, TypedValuesOptions
+from pyspark_kafka_meta.value_checks import INT32_MAX, INT64_MAX
 from pyspark_kafka_meta.where.syntax import Condition, parse_condition
 
 logger = logging.getLogger(__name__)

@@ -15,15 +15,15 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark_kafka_meta.names_and_numbers import INT32_MAX, non_empty, topic_name
 from pyspark_kafka_meta.options.changes import ChangesOptions
-from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section, default_options
+from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section, default_options, renamed_row
 from pyspark_kafka_meta.options.parsers import parse_choice, parse_number, parse_word
-from pyspark_kafka_meta.options.schema_registry import RegistryOptions, renamed_row
-from pyspark_kafka_meta.typed.schemas import formats
+from pyspark_kafka_meta.options.schema_registry import RegistryOptions
+from pyspark_kafka_meta.typed.formats import formats
+from pyspark_kafka_meta.value_checks import INT32_MAX, non_empty, topic_name
 
 if TYPE_CHECKING:
-    from pyspark_kafka_meta.typed.schemas import Schema
+    from pyspark_kafka_meta.typed.formats import Schema
 
 LATEST_VERSION = "latest"
 

@@ -25,11 +25,11 @@ from pyspark_kafka_meta.spark.worker_memory import worker_memory
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_kafka_meta.facts import SchemaLookup
+    from pyspark_kafka_meta.client_facts import SchemaLookup
     from pyspark_kafka_meta.model import OffsetRange
     from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
+    from pyspark_kafka_meta.typed.formats import SchemaText
     from pyspark_kafka_meta.typed.reading import NewestSchema, QuerySchemas, RegisteredSchema, WriterSchemas
-    from pyspark_kafka_meta.typed.schemas import SchemaText
 
 
 TOPIC_NAMES_BYTES = 4 * 1024 * 1024
@@ -130,18 +130,18 @@ def _require_topic(client: ClientOptions, topic: str) -> None:
         ask_partitions(own, [topic], client.default_api_timeout_ms)
 
 
-def newest_schemas(
+def find_newest_schemas(
     options: SourceOptions, column: str, find: Callable[[bytes], SchemaText | None]
 ) -> list[NewestSchema]:
     """As `typed.reading.NewestSchemas`, with a client of its own."""
     from pyspark_kafka_meta.events.origin import planner_origin
     from pyspark_kafka_meta.events.publisher import new_publisher
     from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-    from pyspark_kafka_meta.read.fetching import newest_values
+    from pyspark_kafka_meta.read.fetching.newest_schemas import newest_schemas
 
     publisher = new_publisher(options.events, planner_origin())
     with closing(KafkaClient(options.client, publisher, options.topic_filter)) as client:
-        return newest_values.newest_schemas(client, options, column, find)
+        return newest_schemas(client, options, column, find)
 
 
 def new_tasks(

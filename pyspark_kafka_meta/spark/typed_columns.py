@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
-    from pyspark_kafka_meta.facts import SchemaLookup
+    from pyspark_kafka_meta.client_facts import SchemaLookup
     from pyspark_kafka_meta.typed.reading import QuerySchemas
     from pyspark_kafka_meta.typed.writing import FinalAnswers
     from pyspark_kafka_meta.write.input_columns import SinkColumns

@@ -17,11 +17,16 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from pyspark_kafka_meta.errors import ConnectError, ProtocolError, UnknownTopicError, UnsupportedBrokerError
+from pyspark_kafka_meta.errors import (
+    RETRIABLE_ERRORS,
+    ConnectError,
+    ProtocolError,
+    UnknownTopicError,
+    UnsupportedBrokerError,
+)
 from pyspark_kafka_meta.events.origin import planner_origin
 from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
-from pyspark_kafka_meta.kafka.metadata.cache_state import RETRIABLE_ERRORS
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import FIRST_ATTEMPT_TIMEOUT_MS
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
@@ -33,7 +38,7 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     OffsetsRequest,
     PartitionOffset,
 )
-from pyspark_kafka_meta.kafka.protocol.requests import Network, RequestFailure
+from pyspark_kafka_meta.kafka.protocol.network_interface import Network, RequestFailure
 from pyspark_kafka_meta.kafka.protocol.transactions import ENDING_STATES, OPEN_STATES, DescribedTransaction
 from pyspark_kafka_meta.model import (
     Address,

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark_kafka_meta.errors import CheckpointError
 from pyspark_kafka_meta.events.sinks import file_system
-from pyspark_kafka_meta.names_and_numbers import INT64_MAX, whole_number
+from pyspark_kafka_meta.value_checks import INT64_MAX, whole_number
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo

@@ -6,13 +6,16 @@ and nulls in lists are dropped.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Required, TypedDict, cast, get_args, get_type_hints
 
 from pyspark_kafka_meta.events.event import COLUMNS, column_types
-from pyspark_kafka_meta.names_and_numbers import INT64_MAX
-from pyspark_kafka_meta.tables.rows import type_builder, warn_of_invalid, without_none
+from pyspark_kafka_meta.tables.rows import type_builder, without_none
+from pyspark_kafka_meta.value_checks import INT64_MAX
+
+logger = logging.getLogger(__name__)
 
 REQUIRED = ("cache_id", "sequence", "time_ms")
 """Without these an event cannot be identified."""
@@ -45,7 +48,8 @@ def parse_events(lines: Iterable[bytes | None], names: Iterable[str] = COLUMNS) 
         if has_time:
             event["time"] = event["time_ms"] * 1_000
         yield event
-    warn_of_invalid(invalid)
+    if invalid:
+        logger.warning("skipped lines that are not refresh events: %d", invalid)
 
 
 @lru_cache

@@ -255,19 +255,19 @@ class EventFilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         if self._options.starts_latest:
-            return latest_offset(self._folder().files(), _now_ms()).as_dict()
+            return latest_offset(_event_folder(self._options).files(), _now_ms()).as_dict()
         return FilesOffset({}, initial=True).as_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxFiles(self._options.max_files)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = next_numbers(self._folder().files())
+        self._target = next_numbers(_event_folder(self._options).files())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         max_files = limit.max_files if isinstance(limit, ReadMaxFiles) else None
         begin = FilesOffset.parse(start)
-        files = self._folder().files(begin)
+        files = _event_folder(self._options).files(begin)
         if self._target is not None:
             files = [file for file in files if file.number < self._target.get(file.writer_id, 0)]
         end = advance(begin, files, max_files, _now_ms())
@@ -280,15 +280,12 @@ class EventFilesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if planned is not None and planned[:2] == (begin, until):
             files = planned[2]
         else:
-            files = self._folder().files(until.start or begin)
+            files = _event_folder(self._options).files(until.start or begin)
         warn_of_deleted(count_deleted(begin, until, files))
         return _file_tasks(files_between(begin, until, files))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _event_batches(_file_lines(self._options, partition), self._columns)
-
-    def _folder(self) -> EventFolder:
-        return _event_folder(self._options)
 
 
 @entry_points

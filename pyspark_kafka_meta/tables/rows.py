@@ -6,7 +6,6 @@ named tuple in a tuple a struct. All columns are nullable: events of other versi
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from datetime import datetime
@@ -23,9 +22,6 @@ from pyspark_kafka_meta.options import Table
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
-
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,12 +293,6 @@ def to_batches(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> Iterator
     remaining = iter(rows)
     while chunk := list(islice(remaining, ROWS_PER_BATCH)):
         yield pa.RecordBatch.from_pylist(chunk, schema) if len(schema) else rows_without_columns(len(chunk))
-
-
-def warn_of_invalid(count: int) -> None:
-    """Log how many events were skipped."""
-    if count:
-        logger.warning("skipped lines that are not refresh events: %d", count)
 
 
 def _columns(row_type: type) -> dict[str, Any]:

@@ -21,9 +21,8 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from pyspark_kafka_meta.errors import KafkaMetaError, OptionError, UnknownTopicError
+from pyspark_kafka_meta.errors import RETRIABLE_ERRORS, KafkaMetaError, OptionError, UnknownTopicError
 from pyspark_kafka_meta.kafka.metadata import cache_state
-from pyspark_kafka_meta.kafka.metadata.cache_state import RETRIABLE_ERRORS
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
 from pyspark_kafka_meta.model import MetadataResponse, shortened
 from pyspark_kafka_meta.options.client import NO_SERVERS

@@ -12,8 +12,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from pyspark_kafka_meta.client_facts import LookupReason
 from pyspark_kafka_meta.events.event import EventKind, OtherReason, Outcome
-from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.kafka.protocol.error_codes import describe
 from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES
 from pyspark_kafka_meta.model import NO_LEADER, RefreshReason, TopicPartition, name_partitions

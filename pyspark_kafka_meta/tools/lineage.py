@@ -36,7 +36,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from pyspark_kafka_meta.model import Positions
 from pyspark_kafka_meta.tables.lag import source_offset
-from pyspark_kafka_meta.tools.listeners import END_WAIT_S, BackgroundCalls, JsonListener
+from pyspark_kafka_meta.tools.query_listeners import END_WAIT_S, BackgroundCalls, JsonListener
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

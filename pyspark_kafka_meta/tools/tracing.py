@@ -25,7 +25,7 @@ from opentelemetry.context import Context
 
 from pyspark_kafka_meta.tables.caches_from_events import EventRow
 from pyspark_kafka_meta.tables.lag import end_offsets
-from pyspark_kafka_meta.tools.listeners import BackgroundCalls, DriverEvents, JsonListener
+from pyspark_kafka_meta.tools.query_listeners import BackgroundCalls, DriverEvents, JsonListener
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,6 +19,7 @@ from pyspark_kafka_meta.errors import MalformedRecordError, UnknownSchemaError, 
 from pyspark_kafka_meta.kafka.records.schema import HEADERS_COLUMN, SCHEMA_ID_HEADERS_COLUMN
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import Framing, OnMalformedRecord
+from pyspark_kafka_meta.typed.formats import Schema, SchemaText, ValueDecoder, compiled_decoder, schema_of
 from pyspark_kafka_meta.typed.framing import (
     FOREIGN_FRAME_BYTES,
     HeaderFrames,
@@ -32,7 +33,6 @@ from pyspark_kafka_meta.typed.framing import (
     unframe_with_headers,
     without_message_indexes,
 )
-from pyspark_kafka_meta.typed.schemas import Schema, SchemaText, ValueDecoder, compiled_decoder, schema_of
 
 ERROR_SUFFIX = "_error"
 """`value_error` describes what is wrong with `value`."""

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from pyspark_kafka_meta.arrow_arrays import list_lengths, number_array
 from pyspark_kafka_meta.errors import InvalidRowError, RecordTooLargeError
+from pyspark_kafka_meta.typed.formats import UnwritableValueError, ValueEncoder
 from pyspark_kafka_meta.typed.framing import header_frames, id_header
-from pyspark_kafka_meta.typed.schemas import UnwritableValueError, ValueEncoder
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from pyspark_kafka_meta.arrow_arrays import binary_array, list_lengths, memory_of, numbers_at, offsets_of
 from pyspark_kafka_meta.typed.columnar.varints import varint_at, zigzag_bytes
-from pyspark_kafka_meta.typed.schemas import Fault
+from pyspark_kafka_meta.typed.formats import Fault
 
 MAGIC, MAGIC_GUID = 0, 1
 HEADER_ID_BYTES, GUID_BYTES, CONTENT_ID_BYTES = 4, 16, 8
@@ -154,11 +154,9 @@ def unframe_with_headers(values: pa.Array, in_headers: HeaderFrames) -> Unframed
     has_id[has_id] = data[starts[has_id] + 1] < 0x80
     has_guid = (magic == MAGIC_GUID) & (lengths > GUID_BYTES)
     schema_ids = np.zeros(len(rows), np.int64)
-    schema_ids[has_id] = _grid(data, starts[has_id] + 1, HEADER_ID_BYTES).view(f">i{HEADER_ID_BYTES}").ravel()
-    distinct, which = np.unique(
-        _grid(data, starts[has_guid] + 1, GUID_BYTES).view(f"V{GUID_BYTES}"), return_inverse=True
-    )
-    schema_ids[has_guid] = -1 - which.ravel()
+    schema_ids[has_id] = numbers_at(data, starts[has_id] + 1, f">i{HEADER_ID_BYTES}")
+    distinct, which = np.unique(numbers_at(data, starts[has_guid] + 1, f"V{GUID_BYTES}"), return_inverse=True)
+    schema_ids[has_guid] = -1 - which
     is_framed = has_id | has_guid
     cause = f"no frame: its header {in_headers.header} is malformed"
     at = starts + 1 + np.where(has_guid, GUID_BYTES, HEADER_ID_BYTES)
@@ -179,7 +177,7 @@ def unframe_with_content_ids(values: pa.Array, in_headers: HeaderFrames | None, 
     offsets, data = offsets_of(frames), memory_of(frames)
     is_id = (np.diff(offsets) == CONTENT_ID_BYTES) & np.asarray(values.is_valid())[framed]
     rows, starts = framed[is_id], offsets[:-1][is_id]
-    schema_ids = _grid(data, starts, CONTENT_ID_BYTES).view(f">i{CONTENT_ID_BYTES}").ravel().astype(np.int64)
+    schema_ids = numbers_at(data, starts, f">i{CONTENT_ID_BYTES}").astype(np.int64)
     rows, schema_ids = rows[schema_ids >= 0], schema_ids[schema_ids >= 0]
     without = np.array(values.is_valid())
     without[rows] = False
@@ -195,12 +193,6 @@ def foreign_frame(value: bytes) -> str | None:
     if value[:4] == bytes(4) and re.fullmatch(rb"[0-9a-f]{32}", value[4:36]):
         return "Azure's"
     return None
-
-
-def _grid(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int32], width: int) -> npt.NDArray[np.uint8]:
-    """`width` bytes from each start."""
-    grid: npt.NDArray[np.uint8] = data[starts[:, np.newaxis] + np.arange(width)]
-    return grid
 
 
 class Indexed(NamedTuple):

@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from pyspark_kafka_meta.client_facts import LookupReason, MalformedRecords, SchemaLookup
 from pyspark_kafka_meta.errors import (
     OptionError,
     SchemaChangedError,
@@ -28,7 +29,6 @@ from pyspark_kafka_meta.errors import (
     UnknownSchemaError,
     ValueSchemaError,
 )
-from pyspark_kafka_meta.facts import LookupReason, MalformedRecords, SchemaLookup
 from pyspark_kafka_meta.model import SchemaPin
 from pyspark_kafka_meta.options import (
     ColumnFormat,
@@ -49,10 +49,10 @@ from pyspark_kafka_meta.typed.decoding import (
     TypedRows,
     malformed_errors,
 )
+from pyspark_kafka_meta.typed.formats import Schema, SchemaText, schema_of
 from pyspark_kafka_meta.typed.json.schema import spark_type_json
 from pyspark_kafka_meta.typed.registry.client import RegisteredSchema, RegistryClient, SubjectVersion
 from pyspark_kafka_meta.typed.registry.known_schemas import PAUSE_FACTOR, worker_schemas
-from pyspark_kafka_meta.typed.schemas import Schema, SchemaText, schema_of
 
 __all__ = [
     "ERROR_SUFFIX",

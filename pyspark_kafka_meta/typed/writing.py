@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pyspark_kafka_meta.client_facts import SchemaLookup
 from pyspark_kafka_meta.errors import OptionError, SchemaRegistryError, UnknownSchemaError, ValueSchemaError
-from pyspark_kafka_meta.facts import SchemaLookup
 from pyspark_kafka_meta.options import ColumnFormat, Framing, TypedValuesOptions
 from pyspark_kafka_meta.typed.encoding import ColumnEncoding
+from pyspark_kafka_meta.typed.formats import Schema, schema_of
 from pyspark_kafka_meta.typed.framing import frame, guid_frame
 from pyspark_kafka_meta.typed.reading import common_schema, given_schema
 from pyspark_kafka_meta.typed.registry.client import FinalAnswers, RegisteredSchema, RegistryClient
 from pyspark_kafka_meta.typed.registry.known_schemas import driver_versions
-from pyspark_kafka_meta.typed.schemas import Schema, schema_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

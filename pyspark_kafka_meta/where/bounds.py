@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pyspark_kafka_meta.arrow_arrays import Longs
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.names_and_numbers import INT64_MAX
+from pyspark_kafka_meta.value_checks import INT64_MAX
 from pyspark_kafka_meta.where.masks import bind
 from pyspark_kafka_meta.where.syntax import And, Column, Comparison, Condition, In, Literal, Node, Or, columns_of
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TypeAlias
 
-from pyspark_kafka_meta.errors import KafkaMetaError, ProtocolError, RequestTimeoutError
+from pyspark_kafka_meta.errors import RETRIABLE_ERRORS, KafkaMetaError, ProtocolError, RequestTimeoutError
 from pyspark_kafka_meta.kafka.client.client_state import ClientState
 from pyspark_kafka_meta.kafka.client.leader_requests import LeaderRequests, Received, SentRequest
 from pyspark_kafka_meta.kafka.client.next_request import UNKNOWN_GRACE_MS, BackOff, Fail, Refresh
-from pyspark_kafka_meta.kafka.metadata.cache_state import RETRIABLE_ERRORS
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
     LEADER_NOT_AVAILABLE,
     UNKNOWN_TOPIC_OR_PARTITION,
@@ -24,13 +23,13 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
     unknown_partition_error,
     write_action,
 )
+from pyspark_kafka_meta.kafka.protocol.network_interface import RequestFailure
 from pyspark_kafka_meta.kafka.protocol.produce import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
 )
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import Broker, LeaderAndEpoch, RefreshReason, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import ProducerOptions
 from pyspark_kafka_meta.write.partition_queue import Instruction, PartitionQueue, QueuedBatch

@@ -23,8 +23,8 @@ from pyspark_kafka_meta.kafka.records.compression import Codec, Compression
 from pyspark_kafka_meta.kafka.records.encoder import EncodedBatch, compressed_share, encode
 from pyspark_kafka_meta.kafka.records.fields import Ints, Longs
 from pyspark_kafka_meta.model import NO_PRODUCER, TopicPartition, shortened
-from pyspark_kafka_meta.names_and_numbers import is_topic_name
 from pyspark_kafka_meta.options import ProducerOptions
+from pyspark_kafka_meta.value_checks import is_topic_name
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.input_rows import CHUNK_BYTES, NO_CHOICE, InputRows, read_rows
 from pyspark_kafka_meta.write.partition_queue import PartitionQueue, TaskOutput

@@ -41,8 +41,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
+from pyspark_kafka_meta.client_facts import Ending, TransactionsEnded
 from pyspark_kafka_meta.errors import FencedError, KafkaMetaError, TransactionTimeoutError
-from pyspark_kafka_meta.facts import Ending, TransactionsEnded
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.client.producer_state import MAX_EPOCH, ProducerState
 from pyspark_kafka_meta.kafka.protocol.apis import ApiResponse

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.tools.listeners import DriverEvents
+from pyspark_kafka_meta.tools.query_listeners import DriverEvents
 from tests.unit.written_events import made
 
 pytestmark = pytest.mark.kafka

@@ -11,8 +11,8 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.in_flight_requests import IdleConnections
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork, MetadataRequests, ProduceRequests
+from pyspark_kafka_meta.kafka.protocol.network_interface import RequestFailure
 from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.model import Broker, TopicPartition
 from tests.tcp_proxy import TcpProxy

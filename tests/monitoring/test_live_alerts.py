@@ -18,9 +18,9 @@ import yaml
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Partition
 
+from pyspark_kafka_meta.client_facts import LookupReason, MalformedRecords, SchemaLookup
 from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.events.publisher import new_publisher
-from pyspark_kafka_meta.facts import LookupReason, MalformedRecords, SchemaLookup
 from pyspark_kafka_meta.java_launcher import find_java
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import RefreshReason, TopicPartition

@@ -12,7 +12,7 @@ import pytest
 from pyspark_kafka_meta.events.event import BrokerFetches, EventKind, Origin, OtherReason, Outcome, Role
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tables.caches_from_events import EventRow
-from pyspark_kafka_meta.tools.sources import FolderEvents
+from pyspark_kafka_meta.tools.event_sources import FolderEvents
 from tests.exporter_process import running
 from tests.kafka.cluster_tools import poll_until
 from tests.monitoring.prometheus_process import Api, started

@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
 from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.tools.cli.main import app
+from pyspark_kafka_meta.tools.event_sources import FolderEvents
 from pyspark_kafka_meta.tools.page.history import History, during, past_of
-from pyspark_kafka_meta.tools.sources import FolderEvents
 from tests.kafka.cluster_tools import create_topic, elect_leader, in_sync
 from tests.kafka.harness import SteadyProducer, Stream
 from tests.page.test_page import section, shoot_for_docs

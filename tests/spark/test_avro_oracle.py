@@ -42,7 +42,7 @@ from pyspark_kafka_meta.typed.avro.schema import (
     is_nullable,
     parse_avro,
 )
-from pyspark_kafka_meta.typed.schemas import Decoded
+from pyspark_kafka_meta.typed.formats import Decoded
 from tests.unit.typed.avro.pairs import PRIMITIVES, PROMOTED, SchemaPair
 from tests.unit.typed.avro.test_mutations import mutated
 

@@ -14,8 +14,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
+from pyspark_kafka_meta.client_facts import LookupReason
 from pyspark_kafka_meta.events.event import BrokerFetches, Event, EventKind, Origin, OtherReason, Role
-from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.kafka.metadata.snapshot import SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.testing import MockCluster

@@ -37,7 +37,7 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
 )
 from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest
 from pyspark_kafka_meta.model import NO_EPOCH, Address, Broker, MetadataResponse, TopicMetadata, TopicPartition
-from pyspark_kafka_meta.names_and_numbers import is_topic_name
+from pyspark_kafka_meta.value_checks import is_topic_name
 from tests.unit.fake_cluster import FakeCluster
 from tests.unit.fake_requests import FakeAdmin, FakeProduce, FakeRequests, FakeTransactions
 

@@ -22,13 +22,13 @@ from pyspark_kafka_meta.kafka.protocol.admin import (
 )
 from pyspark_kafka_meta.kafka.protocol.apis import ApiResponse, BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.error_codes import NOT_LEADER_OR_FOLLOWER
+from pyspark_kafka_meta.kafka.protocol.network_interface import MAX_NODE_IDS, RequestFailure
 from pyspark_kafka_meta.kafka.protocol.produce import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
 )
-from pyspark_kafka_meta.kafka.protocol.requests import MAX_NODE_IDS, RequestFailure
 from pyspark_kafka_meta.kafka.protocol.transactions import (
     AddPartitionsRequest,
     Coordinator,

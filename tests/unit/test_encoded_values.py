@@ -11,9 +11,9 @@ import pytest
 from benchmarks.encoded_values import ENCODED, Row, labelled_orders, nested_orders, orders
 from pyspark_kafka_meta.options import Framing
 from pyspark_kafka_meta.typed.decoding import ColumnDecoding
+from pyspark_kafka_meta.typed.formats import SchemaText, formats
 from pyspark_kafka_meta.typed.framing import frame
 from pyspark_kafka_meta.typed.protobuf.schema import descriptor_set
-from pyspark_kafka_meta.typed.schemas import SchemaText, formats
 
 
 @pytest.mark.parametrize(

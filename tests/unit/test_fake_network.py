@@ -18,8 +18,8 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     OffsetsRequest,
     PartitionOffset,
 )
+from pyspark_kafka_meta.kafka.protocol.network_interface import RequestFailure
 from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import LeaderHint
 from tests.partitions import T0
 from tests.read_cases import BATCH_SIZES, CASES, Described, Fetched, Listed, Log

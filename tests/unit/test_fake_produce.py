@@ -11,13 +11,13 @@ import pytest
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
 from pyspark_kafka_meta.kafka.protocol.apis import ApiResponse
+from pyspark_kafka_meta.kafka.protocol.network_interface import RequestFailure
 from pyspark_kafka_meta.kafka.protocol.produce import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
 )
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.protocol.transactions import ProducerIdRequest
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pyspark_kafka_meta.events.event import Event, EventKind, Fact, Origin, Outcome, Role
-from pyspark_kafka_meta.events.sinks import FolderSink, LocalFolder
-from pyspark_kafka_meta.facts import (
+from pyspark_kafka_meta.client_facts import (
     Closed,
     Ending,
     LookupReason,
@@ -19,6 +17,8 @@ from pyspark_kafka_meta.facts import (
     SchemaLookup,
     TransactionsEnded,
 )
+from pyspark_kafka_meta.events.event import Event, EventKind, Fact, Origin, Outcome, Role
+from pyspark_kafka_meta.events.sinks import FolderSink, LocalFolder
 from pyspark_kafka_meta.kafka.metadata.cache_state import LeaderHinted, Refreshed
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import RefreshCause
 from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, PartitionLearned, SnapshotChanges

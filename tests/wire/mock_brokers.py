@@ -16,8 +16,8 @@ from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.apis import Api
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetQuery, OffsetsRequest, PartitionOffset
+from pyspark_kafka_meta.kafka.protocol.network_interface import RequestFailure
 from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords, decode
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse, TopicPartition

@@ -19,8 +19,9 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.kafka.protocol.admin import CreateTopicRequest, OffsetFetchRequest
+from pyspark_kafka_meta.kafka.protocol.admin import CreateTopicRequest
 from pyspark_kafka_meta.kafka.protocol.apis import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, PRODUCE, Api
+from pyspark_kafka_meta.kafka.protocol.consumer_groups import OffsetFetchRequest
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsResponse
 from pyspark_kafka_meta.kafka.protocol.produce import ProduceResponse

@@ -26,7 +26,7 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     OffsetQuery,
     OffsetsRequest,
 )
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
+from pyspark_kafka_meta.kafka.protocol.network_interface import RequestFailure
 from pyspark_kafka_meta.model import Address, Broker
 from pyspark_kafka_meta.testing import MockCluster
 from tests.partitions import T0, T1

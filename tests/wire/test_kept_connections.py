@@ -19,8 +19,8 @@ from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.apis import ApiResponse
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsRequest, OffsetsResponse
+from pyspark_kafka_meta.kafka.protocol.network_interface import RequestFailure
 from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.protocol.transactions import ProducerIdRequest
 from pyspark_kafka_meta.kafka.records.batches import write_batch
 from pyspark_kafka_meta.model import NO_PRODUCER, Address, Broker

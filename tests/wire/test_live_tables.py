@@ -21,8 +21,8 @@ from pyspark_kafka_meta.tables.cluster_query import describe_cluster, partition_
 from pyspark_kafka_meta.tables.lag import next_record_timestamps, query_lag, read_checkpoint
 from pyspark_kafka_meta.testing import MockCluster
 from pyspark_kafka_meta.tools.cluster_state import live_leaders
+from pyspark_kafka_meta.tools.event_sources import FolderEvents
 from pyspark_kafka_meta.tools.exporter.server import Poller, PollTargets, serve
-from pyspark_kafka_meta.tools.sources import FolderEvents
 from tests.checkpoints import write_checkpoint
 from tests.partitions import T0, T1
 from tests.unit.written_events import made, write

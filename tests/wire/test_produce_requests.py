@@ -27,13 +27,13 @@ from pyspark_kafka_meta.kafka.network.connection import Connection, ConnectionSe
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
 from pyspark_kafka_meta.kafka.protocol.apis import PRODUCE
 from pyspark_kafka_meta.kafka.protocol.frame_codec import request_schema
+from pyspark_kafka_meta.kafka.protocol.network_interface import RequestFailure
 from pyspark_kafka_meta.kafka.protocol.produce import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
 )
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.model import Address, Broker, TopicPartition, TransactionVersion
 from pyspark_kafka_meta.options import ClientOptions, SinkOptions
 from pyspark_kafka_meta.testing import MockCluster

@@ -47,7 +47,7 @@ from pyspark_kafka_meta.kafka.protocol.apis import METADATA, SASL_HANDSHAKE
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest, FetchResponse
 from pyspark_kafka_meta.kafka.protocol.frame_codec import milliseconds
 from pyspark_kafka_meta.kafka.protocol.metadata import MetadataRequest
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
+from pyspark_kafka_meta.kafka.protocol.network_interface import RequestFailure
 from pyspark_kafka_meta.model import Address, Broker, TopicPartition
 from pyspark_kafka_meta.options import ClientOptions, SecurityOptions
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority, Credentials

@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
-from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, TlsError
+from pyspark_kafka_meta.errors import RETRIABLE_ERRORS, ConnectError, KafkaMetaError, TlsError
 from pyspark_kafka_meta.kafka.client.client_state import ClientState
-from pyspark_kafka_meta.kafka.metadata.cache_state import RETRIABLE_ERRORS
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import attempt_timeout_ms
 from pyspark_kafka_meta.kafka.protocol.apis import ApiResponse, BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
@@ -29,7 +28,7 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
     coordinator_may_recover,
     describe,
 )
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure, Requests, connection_id
+from pyspark_kafka_meta.kafka.protocol.network_interface import RequestFailure, Requests, connection_id
 from pyspark_kafka_meta.kafka.protocol.transactions import TRANSACTION_KEY, FindCoordinatorRequest
 from pyspark_kafka_meta.model import Broker, RefreshReason
 

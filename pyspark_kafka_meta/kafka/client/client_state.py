@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from pyspark_kafka_meta.client_facts import ClientFact, Closed, Opened
 from pyspark_kafka_meta.errors import KafkaMetaError
-from pyspark_kafka_meta.facts import ClientFact, Closed, Opened
 from pyspark_kafka_meta.kafka.client.next_request import ReadReplicas, Throttles
 from pyspark_kafka_meta.kafka.client.producer_state import ProducerState
 from pyspark_kafka_meta.kafka.metadata.cache import MetadataCache, failure_reason
@@ -20,7 +20,7 @@ from pyspark_kafka_meta.kafka.metadata.cache_state import CacheFact
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import backoff_s
 from pyspark_kafka_meta.kafka.network.connection import ConnectionSettings
 from pyspark_kafka_meta.kafka.network.kafka_network import KafkaNetwork
-from pyspark_kafka_meta.kafka.protocol.requests import Network
+from pyspark_kafka_meta.kafka.protocol.network_interface import Network
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import ClientOptions
 

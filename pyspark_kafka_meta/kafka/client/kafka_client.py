@@ -19,7 +19,8 @@ from pyspark_kafka_meta.model import RefreshReason, TopicPartition, name_first, 
 from pyspark_kafka_meta.options.unknown_options import closest
 
 if TYPE_CHECKING:
-    from pyspark_kafka_meta.kafka.client.coordinators import ConsumerGroups, TransactionCoordinators
+    from pyspark_kafka_meta.kafka.client.consumer_groups import ConsumerGroups
+    from pyspark_kafka_meta.kafka.client.transactions import TransactionCoordinators
 
 NAMES_TIMEOUT_S = 2.0
 COMPACT = "compact"
@@ -35,14 +36,14 @@ class KafkaClient(ClientState):
     def coordinators(self) -> TransactionCoordinators:
         """Producer ids and transactions."""
         # Readers start sooner without it.
-        from pyspark_kafka_meta.kafka.client.coordinators import TransactionCoordinators
+        from pyspark_kafka_meta.kafka.client.transactions import TransactionCoordinators
 
         return TransactionCoordinators(self)
 
     @cached_property
     def groups(self) -> ConsumerGroups:
         """The offsets of consumer groups."""
-        from pyspark_kafka_meta.kafka.client.coordinators import ConsumerGroups  # as above
+        from pyspark_kafka_meta.kafka.client.consumer_groups import ConsumerGroups  # as above
 
         return ConsumerGroups(self)
 

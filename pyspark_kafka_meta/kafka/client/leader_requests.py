@@ -59,11 +59,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from pyspark_kafka_meta.errors import KafkaMetaError
+from pyspark_kafka_meta.errors import RETRIABLE_ERRORS, KafkaMetaError
 from pyspark_kafka_meta.kafka.client.client_state import ClientState
 from pyspark_kafka_meta.kafka.client.next_request import Refresh, RetryPause
 from pyspark_kafka_meta.kafka.metadata.cache import failure_reason
-from pyspark_kafka_meta.kafka.metadata.cache_state import RETRIABLE_ERRORS
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import attempt_timeout_ms
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
     UNKNOWN_LEADER_EPOCH,
@@ -75,7 +74,7 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
     refresh_reason,
 )
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetQuery, OffsetsRequest, OffsetsResponse, PartitionOffset
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure, Requests
+from pyspark_kafka_meta.kafka.protocol.network_interface import RequestFailure, Requests
 from pyspark_kafka_meta.model import Broker, LeaderHint, RefreshReason, TopicPartition
 
 OVERDUE_MS = 2_000

@@ -55,13 +55,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from pyspark_kafka_meta.errors import (
+    RETRIABLE_ERRORS,
     AuthenticationError,
-    ConnectError,
     KafkaMetaError,
     OtherClusterError,
     ProtocolError,
     RefusedRequestError,
-    RequestTimeoutError,
     UnknownHostError,
 )
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import BrokerChoice, RefreshCause, RefreshPolicy
@@ -80,8 +79,6 @@ from pyspark_kafka_meta.options import ClientOptions
 
 logger = logging.getLogger(__name__)
 
-RETRIABLE_ERRORS = (ConnectError, ProtocolError, RequestTimeoutError)
-"""Another broker may respond, or the same broker later."""
 MAX_IDLE_S = 300.0
 """How long a missing topic that is no longer looked up stays in requests (Kafka's metadata.max.idle.ms)."""
 MISTAKE_TIMEOUTS_S: Mapping[type, float] = {UnknownHostError: 3.0, RefusedRequestError: 10.0}

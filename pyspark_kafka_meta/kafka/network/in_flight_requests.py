@@ -69,7 +69,7 @@ from pyspark_kafka_meta.kafka.network.in_flight_queue import (
 )
 from pyspark_kafka_meta.kafka.network.security.oauth_tokens import TokenRefusedError
 from pyspark_kafka_meta.kafka.protocol.apis import Api, ApiRequest
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
+from pyspark_kafka_meta.kafka.protocol.network_interface import RequestFailure
 from pyspark_kafka_meta.model import Address, Broker
 
 RequestT = TypeVar("RequestT", bound=ApiRequest[Any])

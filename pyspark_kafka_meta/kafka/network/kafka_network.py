@@ -21,7 +21,7 @@ from pyspark_kafka_meta.kafka.protocol.apis import Api, ApiResponse, BrokerReque
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchRequest, FetchResponse
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsRequest, OffsetsResponse
 from pyspark_kafka_meta.kafka.protocol.metadata import MetadataRequest
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
+from pyspark_kafka_meta.kafka.protocol.network_interface import RequestFailure
 from pyspark_kafka_meta.kafka.records.reusable_buffer import ReusableBuffer
 from pyspark_kafka_meta.model import Address, Broker, MetadataResponse
 

@@ -11,7 +11,7 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TOPIC_EXCEPTIO
 from pyspark_kafka_meta.kafka.protocol.frame_codec import request_schema
 from pyspark_kafka_meta.kafka.protocol.response_checks import broker, check, checked_text, ms, unique
 from pyspark_kafka_meta.model import MetadataResponse, PartitionMetadata, TopicMetadata
-from pyspark_kafka_meta.names_and_numbers import is_topic_name
+from pyspark_kafka_meta.value_checks import is_topic_name
 
 MAX_BROKERS = 10_000
 

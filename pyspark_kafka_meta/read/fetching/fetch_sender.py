@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
-from pyspark_kafka_meta.errors import KafkaMetaError, ReadTimeoutError
+from pyspark_kafka_meta.errors import RETRIABLE_ERRORS, KafkaMetaError, ReadTimeoutError
 from pyspark_kafka_meta.kafka.client.client_state import ClientState
 from pyspark_kafka_meta.kafka.client.leader_requests import OVERDUE_MS, LeaderRequests, SentRequest
 from pyspark_kafka_meta.kafka.client.next_request import (
@@ -23,7 +23,6 @@ from pyspark_kafka_meta.kafka.client.next_request import (
     Refresh,
     Throttles,
 )
-from pyspark_kafka_meta.kafka.metadata.cache_state import RETRIABLE_ERRORS
 from pyspark_kafka_meta.kafka.metadata.snapshot import MetadataSnapshot
 from pyspark_kafka_meta.kafka.protocol.error_codes import (
     INCONSISTENT_TOPIC_ID,
@@ -33,7 +32,7 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
     describe,
 )
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchRequest, FetchResponse
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
+from pyspark_kafka_meta.kafka.protocol.network_interface import RequestFailure
 from pyspark_kafka_meta.kafka.records.decoder import FetchedRecords
 from pyspark_kafka_meta.model import Broker, LeaderAndEpoch, LeaderHint, RefreshReason, is_other_topic
 from pyspark_kafka_meta.options import FetchOptions

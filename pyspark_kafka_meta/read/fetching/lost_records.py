@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 
+from pyspark_kafka_meta.client_facts import RecordsLost
 from pyspark_kafka_meta.errors import ConnectError, NoLeaderError, UnknownTopicError
-from pyspark_kafka_meta.facts import RecordsLost
 from pyspark_kafka_meta.kafka.client.kafka_client import COMPACT, KafkaClient
 from pyspark_kafka_meta.kafka.client.next_request import BackOff, Refresh
 from pyspark_kafka_meta.kafka.protocol.error_codes import (

@@ -51,8 +51,8 @@ from pyspark_kafka_meta.model import (
     name_partitions,
     shortened,
 )
-from pyspark_kafka_meta.names_and_numbers import INT32_MAX, INT64_MAX, partition_key, topic_name, whole_number
 from pyspark_kafka_meta.options import EARLIEST_OFFSET
+from pyspark_kafka_meta.value_checks import INT32_MAX, INT64_MAX, partition_key, topic_name, whole_number
 
 VERSION = 1
 MAX_PARTITIONS = 1_000_000

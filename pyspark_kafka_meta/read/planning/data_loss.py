@@ -41,8 +41,8 @@ from itertools import groupby
 from operator import attrgetter
 from uuid import UUID
 
+from pyspark_kafka_meta.client_facts import RecordsLost
 from pyspark_kafka_meta.errors import CorruptBatchError, DataLossError
-from pyspark_kafka_meta.facts import RecordsLost
 from pyspark_kafka_meta.model import NO_EPOCH, Position, Positions, TopicPartition, is_other_topic
 from pyspark_kafka_meta.options import ReadOptions
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset

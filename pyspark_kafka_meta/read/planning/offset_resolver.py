@@ -13,7 +13,6 @@ from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.protocol.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PartitionOffset
 from pyspark_kafka_meta.model import Position, TopicPartition, name_first, name_partitions
-from pyspark_kafka_meta.names_and_numbers import INT64_MAX
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec, SourceOptions
 from pyspark_kafka_meta.options.offsets import (
     GroupSpec,
@@ -25,6 +24,7 @@ from pyspark_kafka_meta.options.offsets import (
 )
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import check_same_partitions
 from pyspark_kafka_meta.read.planning.data_loss import Loss, LossKind, LossReporter
+from pyspark_kafka_meta.value_checks import INT64_MAX
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 from pyspark_kafka_meta.events.default_folder import dead_caches
-from pyspark_kafka_meta.names_and_numbers import INT64_MAX
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow, KnownCaches, has_news, runs
 from pyspark_kafka_meta.tables.cluster_query import newest_metadata
@@ -31,6 +30,7 @@ from pyspark_kafka_meta.tools.cluster_state import (
     topics_of,
 )
 from pyspark_kafka_meta.tools.console import note, print_json
+from pyspark_kafka_meta.tools.event_sources import EventSource
 from pyspark_kafka_meta.tools.formatting import (
     ID_SHOWN,
     STALE_STYLE,
@@ -43,7 +43,7 @@ from pyspark_kafka_meta.tools.formatting import (
     process_name,
     table_of,
 )
-from pyspark_kafka_meta.tools.sources import EventSource
+from pyspark_kafka_meta.value_checks import INT64_MAX
 
 POLL_S = 1.0
 LAST = 1_000

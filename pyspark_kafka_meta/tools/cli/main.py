@@ -15,7 +15,6 @@ import typer
 from pyspark_kafka_meta.errors import OptionError
 from pyspark_kafka_meta.events.event import REASONS, Role
 from pyspark_kafka_meta.extras import missing_extra
-from pyspark_kafka_meta.names_and_numbers import INT32_MAX
 from pyspark_kafka_meta.options import DECISIONS_TOPIC, PARTS, ProducerOptions
 from pyspark_kafka_meta.tools.cli.parameters import (
     OF_QUERIES,
@@ -68,6 +67,7 @@ from pyspark_kafka_meta.tools.console import (
 from pyspark_kafka_meta.tools.doctor.machine_checks import DISTRIBUTION, version_of
 from pyspark_kafka_meta.tools.exporter import HOST, INTERVAL_S, INTERVALS_S, PORT
 from pyspark_kafka_meta.tools.same_records import Way
+from pyspark_kafka_meta.value_checks import INT32_MAX
 
 app = typer.Typer(
     name="kafkameta",
@@ -195,8 +195,8 @@ def events(
     """
     from pyspark_kafka_meta.tables.caches_from_events import EventRow
     from pyspark_kafka_meta.tools.cli.events import EventFilter, follow_events, show_events
+    from pyspark_kafka_meta.tools.event_sources import open_events
     from pyspark_kafka_meta.tools.formatting import events_table
-    from pyspark_kafka_meta.tools.sources import open_events
 
     console = table_console(as_json)
     show = print_lines if console is None else Tables[EventRow](console, lambda rows, _: events_table(rows))
@@ -234,7 +234,7 @@ def caches(
     """
     from pyspark_kafka_meta.options import ClientOptions
     from pyspark_kafka_meta.tools.cli.events import known_caches, show_caches, show_stale
-    from pyspark_kafka_meta.tools.sources import open_events
+    from pyspark_kafka_meta.tools.event_sources import open_events
 
     console, now_ms = table_console(as_json), int(time.time() * 1000)
     with reporting():
@@ -271,8 +271,8 @@ def incidents(
     """
     from pyspark_kafka_meta.tables.leader_changes import leader_change_rows
     from pyspark_kafka_meta.tools.cli.events import EventFilter
+    from pyspark_kafka_meta.tools.event_sources import open_events
     from pyspark_kafka_meta.tools.incidents import INCIDENTS, find_incidents
-    from pyspark_kafka_meta.tools.sources import open_events
 
     console = table_console(as_json)
     with reporting():
@@ -426,8 +426,8 @@ def exporter(
     this machine, for the latest application and later ones. The cluster at --bootstrap-servers shows which caches are
     stale, open transactions, and the lag of each --checkpoint.
     """
+    from pyspark_kafka_meta.tools.event_sources import open_events
     from pyspark_kafka_meta.tools.exporter.server import Poller, PollTargets, serve
-    from pyspark_kafka_meta.tools.sources import open_events
 
     with reporting(until_ended=True):
         cluster = cluster_options(bootstrap_servers, option, config)

@@ -17,7 +17,6 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from pyspark_kafka_meta.errors import OptionError
-from pyspark_kafka_meta.names_and_numbers import INT32_MAX, INT64_MAX
 from pyspark_kafka_meta.options import (
     DECISIONS_TOPIC,
     PARTS,
@@ -34,8 +33,9 @@ from pyspark_kafka_meta.options.parsers import parse_duration_ms
 from pyspark_kafka_meta.options.unknown_options import NAME, CaseInsensitiveMap
 from pyspark_kafka_meta.tools.console import note
 from pyspark_kafka_meta.tools.demo import DemoCluster
+from pyspark_kafka_meta.tools.event_sources import folder_of_application
 from pyspark_kafka_meta.tools.exporter import PORTS
-from pyspark_kafka_meta.tools.sources import folder_of_application
+from pyspark_kafka_meta.value_checks import INT32_MAX, INT64_MAX
 
 E = TypeVar("E", bound=StrEnum)
 N = TypeVar("N", int, float)

@@ -27,7 +27,7 @@ from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tools.console import defer_signals, note
 from pyspark_kafka_meta.tools.demo import TOO_BUSY
 from pyspark_kafka_meta.tools.demo.clusters import COPY, REPLICAS, TOPIC, Cluster
-from pyspark_kafka_meta.tools.sources import FolderEvents, RepeatedPoll, StateReader
+from pyspark_kafka_meta.tools.event_sources import FolderEvents, RepeatedPoll, StateReader
 from pyspark_kafka_meta.write.input_columns import SinkColumns
 from pyspark_kafka_meta.write.task_writer import TaskWriter
 

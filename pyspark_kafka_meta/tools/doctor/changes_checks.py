@@ -21,7 +21,7 @@ from pyspark_kafka_meta.events.publisher import client_without_events
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import OffsetRange
 from pyspark_kafka_meta.options import Changes, ChangesOptions, OnMalformedRecord, OnTruncate, SourceOptions
-from pyspark_kafka_meta.read.fetching.newest_values import newest_schemas
+from pyspark_kafka_meta.read.fetching.newest_schemas import newest_schemas
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.tables.rows import PartitionRow
 from pyspark_kafka_meta.tools.doctor import Finding, fail, ok, warn

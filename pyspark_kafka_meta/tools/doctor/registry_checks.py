@@ -37,7 +37,7 @@ from pyspark_kafka_meta.options import (
     TypedValuesOptions,
     default_options,
 )
-from pyspark_kafka_meta.read.fetching.newest_values import newest_schemas
+from pyspark_kafka_meta.read.fetching.newest_schemas import newest_schemas
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.tables.rows import PartitionRow

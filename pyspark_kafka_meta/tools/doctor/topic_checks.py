@@ -39,8 +39,8 @@ from pyspark_kafka_meta.kafka.protocol.error_codes import (
     write_action,
 )
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+from pyspark_kafka_meta.kafka.protocol.network_interface import Network, RequestFailure
 from pyspark_kafka_meta.kafka.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse
-from pyspark_kafka_meta.kafka.protocol.requests import Network, RequestFailure
 from pyspark_kafka_meta.kafka.records.batches import read_batch_headers, write_batch
 from pyspark_kafka_meta.kafka.records.compression import Codec
 from pyspark_kafka_meta.model import (

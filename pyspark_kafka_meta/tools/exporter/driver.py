@@ -19,7 +19,13 @@ from pyspark_kafka_meta.tools.console import timeout_options
 from pyspark_kafka_meta.tools.exporter import HOST, INTERVAL_S, INTERVALS_S, PORT, PORTS, TIMEOUT_MS
 from pyspark_kafka_meta.tools.exporter.server import Poller, PollTargets, serve
 from pyspark_kafka_meta.tools.exporter.totals import Progress, QueryTotals
-from pyspark_kafka_meta.tools.listeners import BackgroundCalls, DriverEvents, JsonListener, logger, open_driver_events
+from pyspark_kafka_meta.tools.query_listeners import (
+    BackgroundCalls,
+    DriverEvents,
+    JsonListener,
+    logger,
+    open_driver_events,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

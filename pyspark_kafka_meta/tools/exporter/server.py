@@ -29,11 +29,11 @@ from pyspark_kafka_meta.tables.cluster_query import newest_metadata, query_trans
 from pyspark_kafka_meta.tables.lag import query_lag, read_checkpoint
 from pyspark_kafka_meta.tools.cluster_state import Leaders, live_leaders
 from pyspark_kafka_meta.tools.console import error_text, timeout_options
+from pyspark_kafka_meta.tools.event_sources import EventSource, RepeatedPoll
 from pyspark_kafka_meta.tools.exporter import TIMEOUT_MS
 from pyspark_kafka_meta.tools.exporter import metric_table as metrics
 from pyspark_kafka_meta.tools.exporter.metric_table import Readings, Source
 from pyspark_kafka_meta.tools.exporter.totals import EventTotals, QueryTotals, read_lag, read_transactions
-from pyspark_kafka_meta.tools.sources import EventSource, RepeatedPoll
 
 if TYPE_CHECKING:
     from threading import Thread

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from pyspark_kafka_meta.client_facts import Ending
 from pyspark_kafka_meta.events.event import REASONS, EventKind, Outcome, Role
-from pyspark_kafka_meta.facts import Ending
 from pyspark_kafka_meta.kafka.protocol.transactions import OPEN_STATES
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow

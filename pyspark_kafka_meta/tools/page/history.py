@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from pyspark_kafka_meta.events.event import EventKind, Outcome
 from pyspark_kafka_meta.model import TopicPartition, is_other_topic
-from pyspark_kafka_meta.names_and_numbers import INT64_MAX
 from pyspark_kafka_meta.tables.caches_from_events import (
     DEAD_AFTER_MS,
     NEWS,
@@ -34,6 +33,7 @@ from pyspark_kafka_meta.tables.leader_changes import leader_change_rows
 from pyspark_kafka_meta.tables.rows import LeaderChangeRow
 from pyspark_kafka_meta.tools.formatting import UNKNOWN, joined, process_name
 from pyspark_kafka_meta.tools.incidents import Incident, find_incidents
+from pyspark_kafka_meta.value_checks import INT64_MAX
 
 GOING_ON = INT64_MAX
 """The end of what has not ended."""

@@ -31,11 +31,11 @@ from pyspark_kafka_meta.tools.cluster_state import topics_of
 from pyspark_kafka_meta.tools.console import handle_signals, note, timeout_options
 from pyspark_kafka_meta.tools.demo import DemoCluster
 from pyspark_kafka_meta.tools.demo.runner import own_cluster, start_query
+from pyspark_kafka_meta.tools.event_sources import StateReader, open_events
 from pyspark_kafka_meta.tools.page.history import past_of
 from pyspark_kafka_meta.tools.page.past_page import draw_past
 from pyspark_kafka_meta.tools.page.state_poller import ClusterPolls, StatePoller
 from pyspark_kafka_meta.tools.page.ui import ButtonActions, Page
-from pyspark_kafka_meta.tools.sources import StateReader, open_events
 
 TIMEOUT_MS = 5_000
 """For brokers to respond to a request for lag or transactions."""

@@ -19,6 +19,7 @@ from pyspark_kafka_meta.tables.rows import BrokerRow, TransactionRow
 from pyspark_kafka_meta.tools.checkpoints import CheckpointLag
 from pyspark_kafka_meta.tools.cluster_state import ClusterState
 from pyspark_kafka_meta.tools.console import error_text
+from pyspark_kafka_meta.tools.event_sources import RepeatedPoll
 from pyspark_kafka_meta.tools.page.plots import (
     LAG_SAMPLE_MS,
     LAG_WINDOW_MS,
@@ -30,7 +31,6 @@ from pyspark_kafka_meta.tools.page.plots import (
     timeline,
 )
 from pyspark_kafka_meta.tools.page.view_model import Move, NamedLag, PageView, Polled, behind, moves_since, view_of
-from pyspark_kafka_meta.tools.sources import RepeatedPoll
 
 logger = logging.getLogger(__name__)
 

@@ -146,11 +146,12 @@ class Page:
             "leaders_title": self._leaders_title,
             "has_query": self._actions is not None,
             "selection": self._selection,
+            "polled": polled_view(*polled),
         }
         has_same_caches = before is not None and before.view.caches is snapshot.view.caches
         for name, part in self._parts.items():
             if name != "caches" or not has_same_caches:
-                part.set_content(render(name, view=snapshot.view, polled=polled_view(*polled), **values))
+                part.set_content(render(name, view=snapshot.view, **values))
         if snapshot is not before:
             self._show_state(snapshot)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyspark_kafka_meta.typed.schemas import ConnectType, Schema, SchemaText, ValueDecoder, ValueEncoder, check_units
+from pyspark_kafka_meta.typed.formats import ConnectType, Schema, SchemaText, ValueDecoder, ValueEncoder, check_units
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from pyspark_kafka_meta.typed.avro.columns import Column
 from pyspark_kafka_meta.typed.avro.cursor import WORD_BYTES, Cursor, Memory, TooManyEmptyItemsError
 from pyspark_kafka_meta.typed.avro.resolution import resolve
 from pyspark_kafka_meta.typed.avro.schema import AvroSchema, Primitive
-from pyspark_kafka_meta.typed.schemas import Decoded, Fault, ValueDecoder
+from pyspark_kafka_meta.typed.formats import Decoded, Fault, ValueDecoder
 
 CHUNK_ROWS = 32_768
 """The arrays of numbers for so many rows stay in a processor's cache."""

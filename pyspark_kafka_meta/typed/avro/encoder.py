@@ -41,7 +41,7 @@ from pyspark_kafka_meta.typed.columnar.encoders import (
     refuse_column,
     valid_rows,
 )
-from pyspark_kafka_meta.typed.schemas import ValueEncoder, inner_path
+from pyspark_kafka_meta.typed.formats import ValueEncoder, inner_path
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "millis": 10**3, "us": 10**6, "micros": 10**6, "ns": 10**9, "nanos": 10**9}
 TOP_LEVEL_NAME = "topLevelRecord"

@@ -65,7 +65,7 @@ from pyspark_kafka_meta.typed.avro.schema import (
     is_nullable,
     parts,
 )
-from pyspark_kafka_meta.typed.schemas import inner_path
+from pyspark_kafka_meta.typed.formats import inner_path
 
 _PROMOTIONS = {
     "int": ("long", "float", "double"),

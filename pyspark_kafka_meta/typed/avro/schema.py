@@ -16,7 +16,7 @@ from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.typed.schemas import ConnectType, inner_path
+from pyspark_kafka_meta.typed.formats import ConnectType, inner_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from pyspark_kafka_meta.arrow_arrays import Bytes, Flags, flag_array, list_lengths, not_utf8
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.typed.schemas import UnwritableValueError, inner_path
+from pyspark_kafka_meta.typed.formats import UnwritableValueError, inner_path
 
 Integers: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 Unsigned: TypeAlias = npt.NDArray[np.uint32] | npt.NDArray[np.uint64]

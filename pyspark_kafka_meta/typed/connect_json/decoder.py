@@ -11,10 +11,10 @@ from pyspark_kafka_meta.arrow_arrays import binary_array, in_order, memory_of
 from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.typed.connect_json.envelope import payloads
 from pyspark_kafka_meta.typed.connect_json.schema import ConnectSchema, kinds_of_writer, parse_connect
+from pyspark_kafka_meta.typed.formats import COMPILED_SCHEMAS, Decoded, Fault
 from pyspark_kafka_meta.typed.json.columns import cast_each
 from pyspark_kafka_meta.typed.json.decoder import JsonDecoder
 from pyspark_kafka_meta.typed.json.schema import JsonSchema, column_type
-from pyspark_kafka_meta.typed.schemas import COMPILED_SCHEMAS, Decoded, Fault
 
 
 class ConnectJsonDecoder:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_kafka_meta.arrow_arrays import offsets_of
-from pyspark_kafka_meta.typed.schemas import Fault
+from pyspark_kafka_meta.typed.formats import Fault
 
 NO_ENVELOPE = (
     "no schema: the text is not an object of schema and payload alone, as Kafka Connect's JsonConverter writes"

@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_kafka_meta.errors import ValueSchemaError
+from pyspark_kafka_meta.typed.formats import ConnectType, inner_path
 from pyspark_kafka_meta.typed.json.schema import column_type
-from pyspark_kafka_meta.typed.schemas import ConnectType, inner_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.typed.schemas import ConnectType, Schema, SchemaText, ValueDecoder, ValueEncoder, check_units
+from pyspark_kafka_meta.typed.formats import ConnectType, Schema, SchemaText, ValueDecoder, ValueEncoder, check_units
 
 if TYPE_CHECKING:
     import pyarrow as pa

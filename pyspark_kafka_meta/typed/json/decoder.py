@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from msgspec.structs import astuple
 
 from pyspark_kafka_meta.arrow_arrays import flag_array, joined, list_array, list_offsets, not_utf8, number_array, slices
+from pyspark_kafka_meta.typed.formats import Decoded, Fault
 from pyspark_kafka_meta.typed.json.arrow_json import ArrowJsonReader
 from pyspark_kafka_meta.typed.json.columns import (
     Column,
@@ -36,7 +37,6 @@ from pyspark_kafka_meta.typed.json.columns import (
     times_of_texts,
 )
 from pyspark_kafka_meta.typed.json.schema import JsonSchema, column_type
-from pyspark_kafka_meta.typed.schemas import Decoded, Fault
 
 CHUNK_BYTES = 4 * 1024 * 1024
 CHUNK_ROWS = 16_384

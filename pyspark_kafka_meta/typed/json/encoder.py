@@ -32,8 +32,8 @@ from pyspark_kafka_meta.typed.columnar.encoders import (
     rows_of_items,
     valid_rows,
 )
+from pyspark_kafka_meta.typed.formats import ValueEncoder, inner_path
 from pyspark_kafka_meta.typed.json.schema import JsonSchema
-from pyspark_kafka_meta.typed.schemas import ValueEncoder, inner_path
 
 _ESCAPED = r'["\\\x00-\x1f]'
 _FOUR_DIGIT_YEARS = {

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from pyspark_kafka_meta.errors import ValueSchemaError
+from pyspark_kafka_meta.typed.formats import COMPILED_SCHEMAS, ConnectType, inner_path
 from pyspark_kafka_meta.typed.json.spark_ddl import type_of_ddl
-from pyspark_kafka_meta.typed.schemas import COMPILED_SCHEMAS, ConnectType, inner_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

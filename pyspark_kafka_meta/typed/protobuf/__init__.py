@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.typed.schemas import Schema, SchemaText, ValueDecoder, ValueEncoder
+from pyspark_kafka_meta.typed.formats import Schema, SchemaText, ValueDecoder, ValueEncoder
 
 if TYPE_CHECKING:
     import pyarrow as pa

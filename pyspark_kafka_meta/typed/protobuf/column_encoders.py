@@ -30,10 +30,10 @@ from pyspark_kafka_meta.typed.columnar.encoders import (
     zigzag,
 )
 from pyspark_kafka_meta.typed.columnar.varints import varint_bytes
+from pyspark_kafka_meta.typed.formats import UnwritableValueError
 from pyspark_kafka_meta.typed.protobuf.known_values import date_fields, json_message
 from pyspark_kafka_meta.typed.protobuf.schema import Enum
 from pyspark_kafka_meta.typed.protobuf.wire import END_GROUP, GROUP, VARINT
-from pyspark_kafka_meta.typed.schemas import UnwritableValueError
 
 Encoded: TypeAlias = Unsigned | pa.BinaryArray
 

@@ -31,13 +31,13 @@ from pyspark_kafka_meta.arrow_arrays import (
     offsets_of,
     slices,
 )
+from pyspark_kafka_meta.typed.formats import Decoded, Fault
 from pyspark_kafka_meta.typed.protobuf.known_values import CONVERSIONS, json_text
 from pyspark_kafka_meta.typed.protobuf.plan import ColumnPlan, MessagePlan, compile_plan
 from pyspark_kafka_meta.typed.protobuf.scan import NONE_FOUND, Found, find_fields
 from pyspark_kafka_meta.typed.protobuf.schema import Enum, ProtobufSchema
 from pyspark_kafka_meta.typed.protobuf.values import BAD_UTF8, NUMBERS, one_each, raw_numbers, strings, unpacked
 from pyspark_kafka_meta.typed.protobuf.wire import Payload
-from pyspark_kafka_meta.typed.schemas import Decoded, Fault
 
 CHUNK_ROWS = 8_192
 CHUNK_BYTES = 2 * 1024 * 1024

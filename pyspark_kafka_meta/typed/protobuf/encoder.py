@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from pyspark_kafka_meta.typed.columnar.encoders import ColumnEncoder, check_names, place_of, refuse_column
 from pyspark_kafka_meta.typed.columnar.varints import varint_bytes
+from pyspark_kafka_meta.typed.formats import ValueEncoder, inner_path
 from pyspark_kafka_meta.typed.protobuf import column_encoders as columns
 from pyspark_kafka_meta.typed.protobuf.column_encoders import Content, Encoded
 from pyspark_kafka_meta.typed.protobuf.known_types import (
@@ -28,7 +29,6 @@ from pyspark_kafka_meta.typed.protobuf.known_types import (
 from pyspark_kafka_meta.typed.protobuf.schema import Field, Message, ProtobufSchema, is_map
 from pyspark_kafka_meta.typed.protobuf.values import NUMBERS
 from pyspark_kafka_meta.typed.protobuf.wire import GROUP, LENGTH, VARINT
-from pyspark_kafka_meta.typed.schemas import ValueEncoder, inner_path
 
 _32_BITS = ("int32", "sint32", "sfixed32")
 _64_BITS = ("int64", "sint64", "sfixed64", "uint32", "fixed32")

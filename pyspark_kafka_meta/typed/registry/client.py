@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from pyspark_kafka_meta.client_facts import LookupReason, SchemaLookup
 from pyspark_kafka_meta.errors import KafkaMetaError, SchemaRegistryError, ValueSchemaError
-from pyspark_kafka_meta.facts import LookupReason, SchemaLookup
 from pyspark_kafka_meta.model import shortened
 from pyspark_kafka_meta.options import RegistryOptions
+from pyspark_kafka_meta.typed.formats import Schema, SchemaText, formats
 from pyspark_kafka_meta.typed.registry.http import Asked, RegistryHttp
-from pyspark_kafka_meta.typed.schemas import Schema, SchemaText, formats
 
 T = TypeVar("T")
 

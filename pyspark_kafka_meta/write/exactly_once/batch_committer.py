@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
+from pyspark_kafka_meta.client_facts import Ending, TransactionsEnded
 from pyspark_kafka_meta.errors import BrokerError, DataLossError, KafkaMetaError, UnknownTopicError
-from pyspark_kafka_meta.facts import Ending, TransactionsEnded
 from pyspark_kafka_meta.kafka.client.cluster_admin import ClusterAdmin
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.protocol.error_codes import INVALID_TRANSACTION_TIMEOUT

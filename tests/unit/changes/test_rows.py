@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from pyspark_kafka_meta.changes.rows import change_rows
 from pyspark_kafka_meta.changes.schema import changes_schema
+from pyspark_kafka_meta.client_facts import MalformedRecords
 from pyspark_kafka_meta.errors import MalformedRecordError, TruncatedTableError, ValueSchemaError
-from pyspark_kafka_meta.facts import MalformedRecords
 from pyspark_kafka_meta.kafka.records.schema import records_arrow_schema
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions

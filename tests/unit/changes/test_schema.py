@@ -13,8 +13,8 @@ from pyspark_kafka_meta.changes.schema import pinned_rows
 from pyspark_kafka_meta.errors import SchemaChangedError
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.testing import MockRegistry
+from pyspark_kafka_meta.typed.formats import SchemaText
 from pyspark_kafka_meta.typed.reading import NewestSchema, QuerySchemas, check_pins, query_schemas
-from pyspark_kafka_meta.typed.schemas import SchemaText
 from tests.unit.typed.connect_json.written import of, struct
 
 KEY = {"id": "int32"}

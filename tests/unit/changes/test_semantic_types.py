@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafka_meta.changes.semantic_types import conversion
-from pyspark_kafka_meta.typed.schemas import ConnectType
+from pyspark_kafka_meta.typed.formats import ConnectType
 
 CONNECT, TIME, DATA = "org.apache.kafka.connect.data", "io.debezium.time", "io.debezium.data"
 MILLIS = 9_223_372_036_854_775

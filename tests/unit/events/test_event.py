@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
+from pyspark_kafka_meta.client_facts import Ending, LookupReason, RecordsLost, SchemaLookup, TransactionsEnded
 from pyspark_kafka_meta.errors import ConnectError
 from pyspark_kafka_meta.events.event import (
     COLUMNS,
@@ -27,7 +28,6 @@ from pyspark_kafka_meta.events.event import (
     head_of,
 )
 from pyspark_kafka_meta.events.publisher import EventPublisher
-from pyspark_kafka_meta.facts import Ending, LookupReason, RecordsLost, SchemaLookup, TransactionsEnded
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.kafka.metadata.cache_state import LeaderHinted
 from pyspark_kafka_meta.kafka.metadata.refresh_policy import RefreshCause

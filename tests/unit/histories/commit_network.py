@@ -17,8 +17,8 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     OffsetsRequest,
     PartitionOffset,
 )
+from pyspark_kafka_meta.kafka.protocol.network_interface import RequestFailure
 from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest, ProduceResponse
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.protocol.transactions import ListTransactionsRequest
 from pyspark_kafka_meta.model import ProducerIdAndEpoch, TopicPartition, TransactionVersion
 from tests.unit.fake_cluster import FakeCluster

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import filterfalse, pairwise
 
+from pyspark_kafka_meta.client_facts import RecordsLost
 from pyspark_kafka_meta.errors import DataLossError
 from pyspark_kafka_meta.events.event import Event
-from pyspark_kafka_meta.facts import RecordsLost
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.tables.caches_from_events import CacheContents
 from pyspark_kafka_meta.tables.parsed_events import parse_events

@@ -40,8 +40,8 @@ from pyspark_kafka_meta.spark.client_pool import worker_clients
 from pyspark_kafka_meta.spark.records_table import records_struct_type
 from pyspark_kafka_meta.spark.stream_reader import KafkaMetaStreamReader
 from pyspark_kafka_meta.spark.worker_memory import worker_memory
+from pyspark_kafka_meta.typed.formats import SchemaText
 from pyspark_kafka_meta.typed.registry.client import RegisteredSchema
-from pyspark_kafka_meta.typed.schemas import SchemaText
 from tests.unit.scene import COLUMNS, Scene
 
 

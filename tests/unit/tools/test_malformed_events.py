@@ -25,11 +25,11 @@ from pyspark_kafka_meta.tools.cluster_state import (
     newest_leaders,
     stale_entries,
 )
+from pyspark_kafka_meta.tools.event_sources import FolderEvents
 from pyspark_kafka_meta.tools.exporter.totals import EventTotals
 from pyspark_kafka_meta.tools.formatting import events_table
 from pyspark_kafka_meta.tools.page import plots
 from pyspark_kafka_meta.tools.page.view_model import view_of
-from pyspark_kafka_meta.tools.sources import FolderEvents
 from tests.unit.tools.states import NOW_MS
 from tests.unit.written_events import learning, made
 

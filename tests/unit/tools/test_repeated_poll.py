@@ -12,11 +12,11 @@ from unittest.mock import MagicMock
 import pytest
 
 from pyspark_kafka_meta.errors import ConnectError
-from pyspark_kafka_meta.tools import sources
+from pyspark_kafka_meta.tools import event_sources
 from pyspark_kafka_meta.tools.demo import query
 from pyspark_kafka_meta.tools.demo.query import ROUNDS_PER_S, RecordFeed
+from pyspark_kafka_meta.tools.event_sources import RepeatedPoll
 from pyspark_kafka_meta.tools.page.state_poller import CLUSTER_POLL_S, POLL_S, ClusterPoll, StatePoller
-from pyspark_kafka_meta.tools.sources import RepeatedPoll
 
 CLUSTER: Any = SimpleNamespace(options={"kafka.bootstrap.servers": "b:9"})
 
@@ -88,7 +88,7 @@ def test_brokers_that_respond_late_get_a_pause(
         now_s += took_s
         raise ConnectError("no broker responded")
 
-    monkeypatch.setattr(sources, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(event_sources, "time", SimpleNamespace(monotonic=lambda: now_s))
     monkeypatch.setattr(query, "client_without_events", MagicMock())
     monkeypatch.setattr(poll, "poll", respond_late)
     stopped = SimpleNamespace(is_set=lambda: len(pauses) == 2, wait=pauses.append)

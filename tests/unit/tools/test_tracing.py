@@ -23,7 +23,7 @@ from pyspark_kafka_meta.model import Position, TopicPartition
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tables.event_file_reader import EventFile, EventFolder
 from pyspark_kafka_meta.tools import tracing
-from pyspark_kafka_meta.tools.listeners import DriverEvents
+from pyspark_kafka_meta.tools.query_listeners import DriverEvents
 from tests.unit.written_events import made, write
 
 OFFSET = SourceOffset({TopicPartition("orders", 0): Position(5)}, {"orders": None})

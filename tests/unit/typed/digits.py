@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.typed.schemas import Decoded, Fault, Schema, SchemaText, ValueEncoder
+from pyspark_kafka_meta.typed.formats import Decoded, Fault, Schema, SchemaText, ValueEncoder
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_kafka_meta.client_facts import MalformedRecords
 from pyspark_kafka_meta.errors import ConnectError, DeadLetterError, MalformedRecordError, OptionError
-from pyspark_kafka_meta.facts import MalformedRecords
 from pyspark_kafka_meta.kafka.records.schema import records_arrow_schema
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import SourceOptions

@@ -15,9 +15,9 @@ from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.options import Framing, OnMalformedRecord
 from pyspark_kafka_meta.typed.avro import Avro
 from pyspark_kafka_meta.typed.decoding import ColumnDecoding, Malformed, MalformedCount, TypedRows
+from pyspark_kafka_meta.typed.formats import SchemaText
 from pyspark_kafka_meta.typed.framing import frame, guid_frame, id_header
 from pyspark_kafka_meta.typed.json import Json
-from pyspark_kafka_meta.typed.schemas import SchemaText
 from tests.unit.typed.digits import Digits
 
 READER = SchemaText("0")

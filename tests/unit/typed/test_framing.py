@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from pyspark_kafka_meta.typed.formats import Fault
 from pyspark_kafka_meta.typed.framing import unframe
-from pyspark_kafka_meta.typed.schemas import Fault
 
 
 @pytest.mark.parametrize("id_bytes", [4, 8])

@@ -11,10 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pyspark_kafka_meta.client_facts import SchemaLookup
 from pyspark_kafka_meta.errors import OptionError, SchemaChangedError, UnknownSchemaError, ValueSchemaError
-from pyspark_kafka_meta.facts import SchemaLookup
 from pyspark_kafka_meta.options import SourceOptions, typed_values
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
+from pyspark_kafka_meta.typed.formats import SchemaText, formats
 from pyspark_kafka_meta.typed.json.schema import parse_json_schema
 from pyspark_kafka_meta.typed.reading import (
     MAX_WRITERS,
@@ -30,7 +31,6 @@ from pyspark_kafka_meta.typed.reading import (
 )
 from pyspark_kafka_meta.typed.registry import client as client_module
 from pyspark_kafka_meta.typed.registry.known_schemas import PAUSE_FACTOR
-from pyspark_kafka_meta.typed.schemas import SchemaText, formats
 from tests.unit.typed.connect_json.written import struct
 from tests.unit.typed.digits import Digits
 

@@ -17,8 +17,8 @@ pytest.importorskip("google.protobuf")
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from pyspark_kafka_meta.arrow_arrays import last_of_keys
+from pyspark_kafka_meta.typed.formats import SchemaText, formats
 from pyspark_kafka_meta.typed.protobuf.schema import descriptor_set
-from pyspark_kafka_meta.typed.schemas import SchemaText, formats
 
 FIELD = descriptor_pb2.FieldDescriptorProto
 AVRO = {"type": "record", "name": "A", "fields": [{"name": "m", "type": {"type": "map", "values": "long"}}]}

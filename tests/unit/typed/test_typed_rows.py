@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pyspark_kafka_meta.client_facts import MalformedRecords, SchemaLookup
 from pyspark_kafka_meta.errors import MalformedRecordError
-from pyspark_kafka_meta.facts import MalformedRecords, SchemaLookup
 from pyspark_kafka_meta.kafka.records.schema import SCHEMA_ID_HEADERS_COLUMN, records_arrow_schema
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry

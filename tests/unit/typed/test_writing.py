@@ -26,11 +26,11 @@ from pyspark_kafka_meta.typed.avro import Avro
 from pyspark_kafka_meta.typed.avro.encoder import derived_schema
 from pyspark_kafka_meta.typed.decoding import ColumnDecoding
 from pyspark_kafka_meta.typed.encoding import ColumnEncoding
+from pyspark_kafka_meta.typed.formats import SchemaText
 from pyspark_kafka_meta.typed.json.encoder import derived_json_schema
 from pyspark_kafka_meta.typed.protobuf.schema import descriptor_set
 from pyspark_kafka_meta.typed.registry.client import RegistryClient
 from pyspark_kafka_meta.typed.registry.known_schemas import KnownVersions
-from pyspark_kafka_meta.typed.schemas import SchemaText
 from pyspark_kafka_meta.typed.writing import column_encodings
 from tests.unit.typed.protobuf.test_columns import FILE, sized
 

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import BrokerError, ConnectError
 from pyspark_kafka_meta.kafka.client.cluster_admin import CONFIG_TIMEOUT_S, TIMEOUT_S, ClusterAdmin
-from pyspark_kafka_meta.kafka.client.coordinators import COMMIT_TIMEOUT_S, COORDINATOR_TIMEOUT_S, ConsumerGroups
+from pyspark_kafka_meta.kafka.client.consumer_groups import COMMIT_TIMEOUT_S, COORDINATOR_TIMEOUT_S, ConsumerGroups
 from pyspark_kafka_meta.model import Address, TopicPartition
 from tests.partitions import T0, T1
 from tests.unit.fake_network import about_s

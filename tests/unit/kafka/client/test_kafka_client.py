@@ -32,7 +32,7 @@ from pyspark_kafka_meta.kafka.protocol.list_offsets import (
     OffsetsResponse,
     PartitionOffset,
 )
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
+from pyspark_kafka_meta.kafka.protocol.network_interface import RequestFailure
 from pyspark_kafka_meta.model import NO_LEADER, Address, Broker, RefreshReason, TopicPartition
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_network import about_s

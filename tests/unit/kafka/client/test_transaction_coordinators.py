@@ -18,8 +18,8 @@ from pyspark_kafka_meta.errors import (
     UnknownTopicError,
     UnsupportedBrokerError,
 )
-from pyspark_kafka_meta.kafka.client.coordinators import TransactionCoordinators
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.client.transactions import TransactionCoordinators
 from pyspark_kafka_meta.kafka.protocol.apis import ApiResponse, BrokerRequest
 from pyspark_kafka_meta.kafka.protocol.transactions import FindCoordinatorRequest
 from pyspark_kafka_meta.model import NO_PRODUCER, ProducerIdAndEpoch, RefreshReason, TransactionVersion

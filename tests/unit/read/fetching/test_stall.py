@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from pyspark_kafka_meta.errors import ReadTimeoutError
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchResponse
 from pyspark_kafka_meta.kafka.protocol.list_offsets import OffsetsResponse
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
+from pyspark_kafka_meta.kafka.protocol.network_interface import RequestFailure
 from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
 from tests.partitions import T0, T1, T2
 from tests.unit.fake_network import about_s

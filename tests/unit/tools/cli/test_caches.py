@@ -17,7 +17,7 @@ from pyspark_kafka_meta.tables.rows import PartitionRow
 from pyspark_kafka_meta.tools.cli.events import known_caches
 from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.tools.cluster_state import StaleEntry, stale_entries
-from pyspark_kafka_meta.tools.sources import FolderEvents
+from pyspark_kafka_meta.tools.event_sources import FolderEvents
 from tests.partitions import T1
 from tests.unit.written_events import learning, made, moving, write
 

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from pyspark_kafka_meta.client_facts import LookupReason
 from pyspark_kafka_meta.events.default_folder import DefaultFolder, default_root
 from pyspark_kafka_meta.events.event import EventKind, Origin, OtherReason, Outcome, Role
 from pyspark_kafka_meta.events.sinks import FolderSink
-from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.tables.caches_from_events import EventRow
-from pyspark_kafka_meta.tools import sources
+from pyspark_kafka_meta.tools import event_sources
 from pyspark_kafka_meta.tools.cli import events as events_module
 from pyspark_kafka_meta.tools.cli.events import EventFilter, follow_events
 from pyspark_kafka_meta.tools.cli.main import app
+from pyspark_kafka_meta.tools.event_sources import FolderEvents, open_events
 from pyspark_kafka_meta.tools.formatting import broker_text, cache_text, changes_text, reason_text
-from pyspark_kafka_meta.tools.sources import FolderEvents, open_events
 from tests.unit.written_events import learning, made, moving, sequences, write
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "300", "LINES": "50"}
@@ -191,7 +191,7 @@ def test_other_applications_of_this_machine_are_named_beside_the_output(command:
 
 
 def test_an_application_that_runs_is_chosen_by_its_name(applications: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_name_of", lambda folder: "orders" if folder.name == "driver-2" else None)
+    monkeypatch.setattr(event_sources, "_name_of", lambda folder: "orders" if folder.name == "driver-2" else None)
     shown = CliRunner().invoke(app, ["events", "--application", "orders"])
     note = CliRunner().invoke(app, ["events"]).stderr
 
@@ -209,8 +209,8 @@ def test_an_application_that_runs_is_chosen_by_its_name(applications: Path, monk
     ],
 )
 def test_a_driver_s_command_line_names_its_application(words: list[str], name: str | None) -> None:
-    assert sources.application_name(["java", sources.SPARK_SUBMIT, *words]) == name
-    assert sources.application_name(["java", "Other", *words]) is None, "its process id has been given to another"
+    assert event_sources.application_name(["java", event_sources.SPARK_SUBMIT, *words]) == name
+    assert event_sources.application_name(["java", "Other", *words]) is None, "its process id has been given to another"
 
 
 def test_following_shows_applications_that_begin_later(applications: Path) -> None:

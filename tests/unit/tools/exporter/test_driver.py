@@ -19,7 +19,7 @@ from pyspark_kafka_meta.events.event import EventKind, Origin, Role
 from pyspark_kafka_meta.model import Position
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tables.rows import LagRow
-from pyspark_kafka_meta.tools import listeners
+from pyspark_kafka_meta.tools import query_listeners
 from pyspark_kafka_meta.tools.exporter import driver
 from pyspark_kafka_meta.tools.exporter.driver import ExporterListener, report_line
 from pyspark_kafka_meta.tools.exporter.totals import QueryTotals
@@ -185,7 +185,7 @@ def test_a_refused_login_is_not_repeated(
         attempts.append("login")
         raise AuthenticationError("wrong password")
 
-    monkeypatch.setattr(listeners, "open_driver_events", refuse)
+    monkeypatch.setattr(query_listeners, "open_driver_events", refuse)
     listener = QueryListener(eventsPath=str(tmp_path))
     first = logged(listener)
 

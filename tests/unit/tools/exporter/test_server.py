@@ -22,10 +22,10 @@ from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from pyspark_kafka_meta.tables.event_file_reader import EventFile, EventFolder
 from pyspark_kafka_meta.tables.rows import LagRow
 from pyspark_kafka_meta.tools.cli.main import app
+from pyspark_kafka_meta.tools.event_sources import FolderEvents
 from pyspark_kafka_meta.tools.exporter import metric_table as metrics
 from pyspark_kafka_meta.tools.exporter import server
 from pyspark_kafka_meta.tools.exporter.server import REFUSED_LOGIN_S, Poller, PollTargets
-from pyspark_kafka_meta.tools.sources import FolderEvents
 from tests.checkpoints import text, write_checkpoint
 from tests.exporter_process import running
 from tests.partitions import T0

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pyspark_kafka_meta.client_facts import LookupReason
 from pyspark_kafka_meta.events.event import (
     BrokerFetches,
     BrokerProduces,
@@ -19,7 +20,6 @@ from pyspark_kafka_meta.events.event import (
     Role,
     TableChanges,
 )
-from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.kafka.metadata.snapshot import SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import Position, RefreshReason
 from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from pyspark_kafka_meta.client_facts import LookupReason
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, UnsupportedBrokerError
 from pyspark_kafka_meta.events.event import BrokerProduces, Event, EventKind, Origin, OtherReason, Outcome, Role
-from pyspark_kafka_meta.facts import LookupReason
 from pyspark_kafka_meta.tables.caches_from_events import KnownCaches
 from pyspark_kafka_meta.tables.lag import QueryProgress
 from pyspark_kafka_meta.tables.rows import TransactionRow

@@ -18,7 +18,7 @@ from pyspark_kafka_meta.typed.avro import decoder as decoders
 from pyspark_kafka_meta.typed.avro import items as avro_items
 from pyspark_kafka_meta.typed.avro.decoder import avro_decoder
 from pyspark_kafka_meta.typed.avro.schema import parse_avro
-from pyspark_kafka_meta.typed.schemas import Decoded
+from pyspark_kafka_meta.typed.formats import Decoded
 from tests.unit.typed.avro.written import long, sized
 
 NESTED_ARRAYS = {"type": "array", "items": {"type": "array", "items": "long"}}

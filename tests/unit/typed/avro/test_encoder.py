@@ -15,7 +15,7 @@ from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.typed.avro.decoder import avro_decoder
 from pyspark_kafka_meta.typed.avro.encoder import avro_encoder, derived_schema
 from pyspark_kafka_meta.typed.avro.schema import parse_avro
-from pyspark_kafka_meta.typed.schemas import UnwritableValueError
+from pyspark_kafka_meta.typed.formats import UnwritableValueError
 from tests.budget import cases
 from tests.unit.typed.avro.pairs import SchemaPair
 

@@ -13,7 +13,7 @@ from fastavro.read import SchemaResolutionError
 
 from pyspark_kafka_meta.typed.avro.decoder import avro_decoder
 from pyspark_kafka_meta.typed.avro.schema import parse_avro
-from pyspark_kafka_meta.typed.schemas import Decoded, ValueDecoder
+from pyspark_kafka_meta.typed.formats import Decoded, ValueDecoder
 from tests.budget import cases
 from tests.unit.typed.avro.pairs import SchemaPair, read_with_fastavro, same
 from tests.unit.typed.avro.written import long

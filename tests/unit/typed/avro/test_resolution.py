@@ -17,7 +17,7 @@ import pytest
 from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.typed.avro.decoder import avro_decoder
 from pyspark_kafka_meta.typed.avro.schema import arrow_type, bounded, parse_avro
-from pyspark_kafka_meta.typed.schemas import Decoded, ValueDecoder
+from pyspark_kafka_meta.typed.formats import Decoded, ValueDecoder
 from tests.unit.typed.avro.written import long, sized
 
 LATIN = {"type": "fixed", "name": "n.F", "size": 2}

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.typed.schemas import ConnectType, Schema, SchemaText, formats
+from pyspark_kafka_meta.typed.formats import ConnectType, Schema, SchemaText, formats
 from tests.unit.typed.connect_json.written import (
     causes,
     connects,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pyspark_kafka_meta.typed.schemas import Decoded, SchemaText, formats
+from pyspark_kafka_meta.typed.formats import Decoded, SchemaText, formats
 
 
 def struct(name: str | None = None, /, **fields: Any) -> dict[str, Any]:

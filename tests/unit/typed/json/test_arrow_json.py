@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyspark_kafka_meta.typed.formats import Decoded
 from pyspark_kafka_meta.typed.json.arrow_json import MAX_PAUSE, ArrowJsonReader
 from pyspark_kafka_meta.typed.json.decoder import JsonDecoder
 from pyspark_kafka_meta.typed.json.schema import JsonSchema
-from pyspark_kafka_meta.typed.schemas import Decoded
 from tests.budget import cases
 
 LEFT = b"["

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_kafka_meta.errors import ValueSchemaError
+from pyspark_kafka_meta.typed.formats import UnwritableValueError
 from pyspark_kafka_meta.typed.json.decoder import JsonDecoder
 from pyspark_kafka_meta.typed.json.encoder import derived_json_schema, json_encoder
 from pyspark_kafka_meta.typed.json.schema import parse_json_schema
-from pyspark_kafka_meta.typed.schemas import UnwritableValueError
 
 UTC_US = pa.timestamp("us", "UTC")
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}

@@ -13,11 +13,11 @@ from pyspark_kafka_meta.errors import OptionError, ValueSchemaError
 from pyspark_kafka_meta.options import Framing, SourceOptions
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
 from pyspark_kafka_meta.typed.decoding import ColumnDecoding, Malformed
+from pyspark_kafka_meta.typed.formats import Fault, SchemaText
 from pyspark_kafka_meta.typed.framing import HeaderFrames, guid_frame, id_header, without_message_indexes
 from pyspark_kafka_meta.typed.protobuf import Protobuf
 from pyspark_kafka_meta.typed.protobuf.schema import descriptor_set
 from pyspark_kafka_meta.typed.reading import QuerySchemas, query_schemas
-from pyspark_kafka_meta.typed.schemas import Fault, SchemaText
 
 
 def sized(tag: int, content: bytes) -> bytes:

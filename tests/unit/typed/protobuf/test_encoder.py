@@ -14,10 +14,10 @@ pytest.importorskip("google.protobuf")
 from google.protobuf import descriptor_pb2, text_format  # type: ignore[import-untyped, unused-ignore]
 
 from pyspark_kafka_meta.errors import ValueSchemaError
+from pyspark_kafka_meta.typed.formats import UnwritableValueError
 from pyspark_kafka_meta.typed.protobuf.decoder import protobuf_decoder
 from pyspark_kafka_meta.typed.protobuf.encoder import protobuf_encoder
 from pyspark_kafka_meta.typed.protobuf.schema import ProtobufSchema, descriptor_set, parse_protobuf
-from pyspark_kafka_meta.typed.schemas import UnwritableValueError
 from tests.budget import cases
 from tests.unit.typed.protobuf.cases import RandomSchema
 

@@ -17,10 +17,10 @@ pytest.importorskip("google.protobuf")
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory, struct_pb2  # type: ignore[import-untyped, unused-ignore]
 
 from pyspark_kafka_meta.typed.columnar.varints import varint_bytes
+from pyspark_kafka_meta.typed.formats import UnwritableValueError
 from pyspark_kafka_meta.typed.protobuf.decoder import protobuf_decoder
 from pyspark_kafka_meta.typed.protobuf.encoder import protobuf_encoder
 from pyspark_kafka_meta.typed.protobuf.schema import ProtobufSchema, arrow_type, descriptor_set, parse_protobuf
-from pyspark_kafka_meta.typed.schemas import UnwritableValueError
 from tests.unit.typed.protobuf.cases import FieldProto
 
 FileProto = descriptor_pb2.FileDescriptorProto

@@ -14,14 +14,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from pyspark_kafka_meta.client_facts import SchemaLookup
 from pyspark_kafka_meta.errors import OptionError, SchemaRegistryError, UnknownSchemaError, ValueSchemaError
-from pyspark_kafka_meta.facts import SchemaLookup
 from pyspark_kafka_meta.options import RegistryOptions, Secret
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
+from pyspark_kafka_meta.typed.formats import SchemaText
 from pyspark_kafka_meta.typed.registry import http as registry_http
 from pyspark_kafka_meta.typed.registry.client import LOOKUPS_AT_ONCE, RegisteredSchema, RegistryClient
 from pyspark_kafka_meta.typed.registry.http import MAX_ID, Asked, RegistryHttp
-from pyspark_kafka_meta.typed.schemas import SchemaText
 from tests.wire.token_endpoint import token_endpoint
 
 PASSWORD = "kept-secret"

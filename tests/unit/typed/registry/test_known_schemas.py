@@ -15,6 +15,7 @@ import pytest
 from pyspark_kafka_meta.errors import SchemaRegistryError, UnknownSchemaError, ValueSchemaError
 from pyspark_kafka_meta.options import RegistryOptions, Secret
 from pyspark_kafka_meta.testing.mock_registry import MockRegistry
+from pyspark_kafka_meta.typed.formats import SchemaText
 from pyspark_kafka_meta.typed.registry.client import RegisteredSchema, RegistryClient, SubjectVersion
 from pyspark_kafka_meta.typed.registry.known_schemas import (
     ASK_AGAIN_S,
@@ -24,7 +25,6 @@ from pyspark_kafka_meta.typed.registry.known_schemas import (
     KnownSchemas,
     KnownVersions,
 )
-from pyspark_kafka_meta.typed.schemas import SchemaText
 from tests.unit.typed.registry.test_client import UNKNOWN_GUID, client, options
 
 REGISTRY = options("u")

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
+from pyspark_kafka_meta.kafka.protocol.network_interface import RequestFailure
 from pyspark_kafka_meta.kafka.protocol.produce import ProduceRequest
-from pyspark_kafka_meta.kafka.protocol.requests import RequestFailure
 from pyspark_kafka_meta.kafka.protocol.transactions import (
     AddPartitionsRequest,
     DescribeTransactionsRequest,

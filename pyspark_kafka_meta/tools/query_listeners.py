@@ -19,7 +19,7 @@ from pyspark_kafka_meta.events.origin import driver_name
 from pyspark_kafka_meta.options import EventTableOptions
 from pyspark_kafka_meta.tables.caches_from_events import EventRow
 from pyspark_kafka_meta.tools.cluster_state import event_order
-from pyspark_kafka_meta.tools.sources import EventSource, FolderEvents, open_events
+from pyspark_kafka_meta.tools.event_sources import EventSource, FolderEvents, open_events
 
 logger = logging.getLogger("pyspark_kafka_meta.queries")
 

@@ -12,8 +12,8 @@ import pytest
 
 from pyspark_kafka_meta import typed
 from pyspark_kafka_meta.errors import ValueSchemaError
+from pyspark_kafka_meta.typed.formats import ConnectType, SchemaText, compiled_decoder, formats, schema_of
 from pyspark_kafka_meta.typed.protobuf.schema import descriptor_set
-from pyspark_kafka_meta.typed.schemas import ConnectType, SchemaText, compiled_decoder, formats, schema_of
 from tests.unit.typed.digits import Digits
 
 ID_FILE = b"\x0a\x08id.proto\x22\x10\x0a\x02Id\x12\x0a\x0a\x02id\x18\x01\x20\x01\x28\x05b\x06proto3"

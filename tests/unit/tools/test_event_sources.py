@@ -23,7 +23,7 @@ from pyspark_kafka_meta.tools import cluster_state, sources
 from pyspark_kafka_meta.tools.cli import events
 from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.tools.cluster_state import NewestEvents, caches_by_process, newest_leaders
-from pyspark_kafka_meta.tools.sources import SILENT_KEPT_MS, FolderEvents, StateReader
+from pyspark_kafka_meta.tools.event_sources import SILENT_KEPT_MS, FolderEvents, StateReader
 from tests.partitions import T0, T1
 from tests.unit.tools.states import FIRST, FIRST_IS_STALE, NOW_MS, SECOND, WRITER, state
 from tests.unit.written_events import learning, made, moving, write

@@ -1,11 +1,10 @@
-"""`newest_in_values`: looks for what is in the newest values of topics, at the ends of their logs. `newest_schemas`
-looks for schemas."""
+"""`newest_schemas`: looks for schemas in the newest keys or values of topics, at the ends of their logs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import TopicPartition
@@ -13,41 +12,34 @@ from pyspark_kafka_meta.options import LATEST_OFFSET, OffsetsSpec, SourceOptions
 from pyspark_kafka_meta.options.offsets import LastOffsetsSpec
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
+from pyspark_kafka_meta.typed.formats import SchemaText
 from pyspark_kafka_meta.typed.reading import NewestSchema
-from pyspark_kafka_meta.typed.schemas import SchemaText
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-T = TypeVar("T")
 
 FIRST_OFFSETS, GROWTH = 10, 10
 """Of each partition: so many are read first, and so many times as many after each attempt without success, because the
 newest records may be tombstones, and compaction and transactions leave offsets without records."""
 MAX_OFFSETS = 10_000
-"""Of each partition: a topic of values without what is looked for is not read as a whole."""
+"""Of each partition: a topic of values without schemas is not read as a whole."""
 
 
-class Found(NamedTuple, Generic[T]):
+class Found(NamedTuple):
     """`timestamp` is in microseconds since 1970 UTC."""
 
     timestamp: int
     partition: TopicPartition
     offset: int
-    what: T
+    text: SchemaText
 
 
-def newest_in_values(
-    client: KafkaClient, options: SourceOptions, column: str, find: Callable[[bytes], T | None]
-) -> list[Found[T]]:
-    """What is in the newest value of each topic in which something is found, by timestamps, in the order of topics.
-
-    Args:
-        column: `key` or `value`.
-        find: returns what is in a value; None if it is not there.
-    """
+def newest_schemas(
+    client: KafkaClient, options: SourceOptions, column: str, find: Callable[[bytes], SchemaText | None]
+) -> list[NewestSchema]:
+    """As `typed.reading.NewestSchemas`: the newest by timestamps, in the order of topics."""
     options = replace(options, ending_offsets=OffsetsSpec(LATEST_OFFSET), fail_on_data_loss=False, where=None)
-    found: dict[str, Found[T]] = {}
+    found: dict[str, Found] = {}
     offsets, is_left = FIRST_OFFSETS, True
     while is_left and offsets <= MAX_OFFSETS:
         last = replace(options, starting_offsets=LastOffsetsSpec(offsets))
@@ -59,24 +51,17 @@ def newest_in_values(
                 found[topic] = max(each, found.get(topic, each), key=lambda one: one[:3])
         is_left = any(each.size == offsets and each.partition.topic not in found for each in ranges)
         offsets *= GROWTH
-    return [found[topic] for topic in sorted(found)]
+    in_order = (found[topic] for topic in sorted(found))
+    return [NewestSchema(each.text, f"{each.partition} at offset {each.offset}") for each in in_order]
 
 
-def newest_schemas(
-    client: KafkaClient, options: SourceOptions, column: str, find: Callable[[bytes], SchemaText | None]
-) -> list[NewestSchema]:
-    """As `typed.reading.NewestSchemas`."""
-    found = newest_in_values(client, options, column, find)
-    return [NewestSchema(each.what, f"{each.partition} at offset {each.offset}") for each in found]
-
-
-def _newest(batch: pa.RecordBatch, column: str, find: Callable[[bytes], T | None]) -> Iterator[Found[T]]:
-    """What is in the newest value of each topic in a batch."""
+def _newest(batch: pa.RecordBatch, column: str, find: Callable[[bytes], SchemaText | None]) -> Iterator[Found]:
+    """The newest of each topic in a batch."""
     batch = batch.filter(batch.column(column).is_valid())
     times, topics = batch.column("timestamp").cast("int64").to_numpy(), set[str]()
     for row in times.argsort(kind="stable")[::-1].tolist():
         topic, partition, offset = (batch.column(name)[row].as_py() for name in ("topic", "partition", "offset"))
-        what = None if topic in topics else find(batch.column(column)[row].as_py())
-        if what is not None:
+        text = None if topic in topics else find(batch.column(column)[row].as_py())
+        if text is not None:
             topics.add(topic)
-            yield Found(int(times[row]), TopicPartition(topic, partition), offset, what)
+            yield Found(int(times[row]), TopicPartition(topic, partition), offset, text)
