@@ -1,12 +1,14 @@
 """Measures what listeners of streaming queries cost: traces, lineage, log lines, and a listener of PySpark that does
 nothing.
 
-    python -m benchmarks.listeners_cost [--records 3000000] [--batches 12] [--rounds 20] [--seconds 10]
+    python -m benchmarks.listeners_cost [--records 3000000] [--batches 12] [--rounds 8] [--seconds 10]
                                         [--json FILE] [LISTENER ...]
 
 All take turns in one Spark session. At full speed a query reads a topic in micro-batches of equal size, and its time
 counts. At 1,000 records a second micro-batches follow each other without a pause, and the CPU time counts that Spark
-takes for `--seconds`, driver and workers together. A collector of traces and lineage is another process.
+takes for `--seconds`, driver and workers together. A collector of traces and lineage is another process. Ten listeners
+of a kind listen at once, and a tenth of what they cost is the figure: so the noise of a machine, which is some percent,
+is a tenth too.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ VALUE_BYTES = 200
 RECORDS_PER_S = 1_000
 WARM_UP_BATCHES = 10
 POLL_S = 0.1
+AT_ONCE = 10
 
 
 class Idle(StreamingQueryListener):
@@ -112,13 +115,12 @@ OFF = Listening("none", None)
 
 @contextmanager
 def listening(spark: SparkSession, given: Listening) -> Iterator[None]:
-    if given.listener is None:
-        yield
-        return
-    listener = given.listener()
-    spark.streams.addListener(listener)
+    added = [] if given.listener is None else [given.listener() for _ in range(AT_ONCE)]
+    for listener in added:
+        spark.streams.addListener(listener)
     yield
-    spark.streams.removeListener(listener)
+    for listener in added:
+        spark.streams.removeListener(listener)
 
 
 def used_cpu_s() -> float:
@@ -160,11 +162,12 @@ def last_batch(query: StreamingQuery) -> int:
 
 
 def result_row(case: str, name: str, taken: Sequence[Turn], without: Sequence[Turn]) -> dict[str, object]:
-    """Ratios are to the turns without a listener in the same rounds."""
+    """Ratios are of one listener, to the turns without a listener in the same rounds."""
     row: dict[str, object] = {"case": case, "listener": name}
     for field in Turn._fields:
         figures = [getattr(turn, field) for turn in taken]
-        ratios = [figure / getattr(turn, field) for figure, turn in zip(figures, without, strict=True)]
+        bases = [getattr(turn, field) for turn in without]
+        ratios = [1 + (figure / base - 1) / AT_ONCE for figure, base in zip(figures, bases, strict=True)]
         row |= {
             f"median_{field}": round(statistics.median(figures), 4),
             f"{field}_ratio": round(statistics.fmean(ratios), 4),
@@ -174,7 +177,7 @@ def result_row(case: str, name: str, taken: Sequence[Turn], without: Sequence[Tu
 
 
 def main() -> None:
-    parser = argument_parser(__doc__, records=3_000_000, batches=12, rounds=20, seconds=10)
+    parser = argument_parser(__doc__, records=3_000_000, batches=12, rounds=8, seconds=10)
     parser.add_argument("listeners", nargs="*", metavar="LISTENER", help="names as in the results; default: all")
     arguments = parser.parse_args()
     cases, rows = {}, []

@@ -88,8 +88,9 @@ def _descendants(pid: int) -> Iterator[int]:
 
 
 def _children(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        yield from map(int, _read(task / "children").split())
+    with suppress(FileNotFoundError):  # it has ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            yield from map(int, _read(task / "children").split())
 
 
 def _memory_mb(pid: int, field: str) -> float:

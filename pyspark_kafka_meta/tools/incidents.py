@@ -22,7 +22,7 @@ class Incident:
     Attributes:
         began: when the first cache knew of the first change.
         ended: when the last cache knew of its last change.
-        brokers_left: the brokers whose partitions got other leaders.
+        old_leaders: the brokers whose partitions got other leaders.
         partitions: how many of them.
         changes: of leaders or leader epochs.
         caches: the most that learned of one change.
@@ -34,7 +34,7 @@ class Incident:
     cluster_id: str | None
     began: datetime
     ended: datetime
-    brokers_left: tuple[int, ...]
+    old_leaders: tuple[int, ...]
     partitions: int
     changes: int
     caches: int
@@ -70,7 +70,7 @@ def _incident(rows: Sequence[LeaderChangeRow]) -> Incident:
         cluster_id=rows[0].cluster_id,
         began=rows[0].first_seen,
         ended=max(row.last_seen for row in rows),
-        brokers_left=tuple(sorted(left)),
+        old_leaders=tuple(sorted(left)),
         partitions=len({(row.topic, row.topic_id, row.partition) for row in rows}),
         changes=len(rows),
         caches=max(row.caches for row in rows),
@@ -84,13 +84,13 @@ def incidents_view(incidents: Sequence[Incident]) -> View:
     """Times are local. The cluster is named if there are several."""
     clusters = {incident.cluster_id for incident in incidents}
     titles = ("Partitions", "Caches", "Slowest cache", "Longest recovery", "Stale")
-    columns = [Column("Began"), Column("Lasted", True), Column("Left"), *(Column(title, True) for title in titles)]
+    columns = [Column("Began"), Column("Lasted", True), Column("Old leaders"), *(Column(title, True) for title in titles)]
     columns += [Column("Cluster")] * (len(clusters) > 1)
     cells = [
         (
             f"{incident.began.astimezone():%Y-%m-%d %H:%M:%S}",
             seconds_text((incident.ended - incident.began).total_seconds() * 1000),
-            ", ".join(map(str, incident.brokers_left)) or "-",
+            ", ".join(map(str, incident.old_leaders)) or "-",
             f"{incident.partitions:,}",
             f"{incident.caches:,}",
             seconds_text(incident.slowest_ms),

@@ -137,7 +137,7 @@ def test_in_the_morning_the_files_tell_what_happened(
         began = datetime.fromisoformat(incident["began"]).astimezone() - start.astimezone()
         assert 0 <= began.total_seconds() * 1000 < NOTICED_MS
         assert incident["stale_caches"] == 0
-    restart, crash, election = (set(incident["brokers_left"]) for incident in incidents)
+    restart, crash, election = (set(incident["old_leaders"]) for incident in incidents)
     assert (restart, crash) == (set(breakable_kafka.broker_ids), {night.away[3][0]})
     assert election <= {broker_id for broker_id, *_ in night.away[4:]}
     assert [incident["caches"] for incident in incidents[:2]] == [4, 4], "a planner and a reader of each query"

@@ -57,7 +57,7 @@ def test_a_rolling_restart_is_one_incident() -> None:
     ((incident, changes),) = find_incidents(reversed(rows))
 
     assert (incident.began, incident.ended) == (THREE, THREE + 2 * QUIET + 3 * SECOND)
-    assert incident.brokers_left == (1, 2), "a leader that keeps its partitions, and no leader, are not left"
+    assert incident.old_leaders == (1, 2), "a leader that keeps its partitions, and no leader, are no old leaders"
     assert (incident.partitions, incident.changes, incident.caches, incident.slowest_ms) == (2, 5, 7, 3_000)
     assert (incident.longest_recovery_ms, incident.stale_caches) == (900.0, 4)
     assert changes == rows
@@ -66,7 +66,7 @@ def test_a_rolling_restart_is_one_incident() -> None:
 def test_what_comes_after_a_quiet_time_is_another_incident() -> None:
     rows = [change(0, 1, 2, NOW, 5 * QUIET), change(0, 2, 1, QUIET + SECOND, SECOND)]
 
-    assert [incident.brokers_left for incident, _ in find_incidents(rows)] == [(1,), (2,)]
+    assert [incident.old_leaders for incident, _ in find_incidents(rows)] == [(1,), (2,)]
 
 
 def test_clusters_have_incidents_of_their_own() -> None:
@@ -106,7 +106,7 @@ def run(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Any
 def test_an_incident_is_a_line_of_json_in_a_pipe(folder: Path) -> None:
     (line,) = map(json.loads, run(folder).stdout.splitlines())
 
-    assert (line["began"], line["brokers_left"], line["partitions"]) == (str(THREE), [2], 1)
+    assert (line["began"], line["old_leaders"], line["partitions"]) == (str(THREE), [2], 1)
 
 
 def test_an_incident_is_a_row_in_a_terminal(folder: Path) -> None:
