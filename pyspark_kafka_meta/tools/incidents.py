@@ -84,7 +84,12 @@ def incidents_view(incidents: Sequence[Incident]) -> View:
     """Times are local. The cluster is named if there are several."""
     clusters = {incident.cluster_id for incident in incidents}
     titles = ("Partitions", "Caches", "Slowest cache", "Longest recovery", "Stale")
-    columns = [Column("Began"), Column("Lasted", True), Column("Old leaders"), *(Column(title, True) for title in titles)]
+    columns = [
+        Column("Began"),
+        Column("Lasted", True),
+        Column("Old leaders"),
+        *(Column(title, True) for title in titles),
+    ]
     columns += [Column("Cluster")] * (len(clusters) > 1)
     cells = [
         (

@@ -13,14 +13,9 @@ from kio.schema.errors import ErrorCode
 
 from pyspark_kafka_meta.errors import ConnectError, KafkaMetaError, RequestTimeoutError
 from pyspark_kafka_meta.kafka.client.cluster_admin import MAX_TIMEOUT_CONFIG
-from pyspark_kafka_meta.kafka.protocol.admin import (
-    TOPIC_RESOURCE,
-    CreateTopicRequest,
-    DescribeConfigsRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-)
+from pyspark_kafka_meta.kafka.protocol.admin import TOPIC_RESOURCE, CreateTopicRequest, DescribeConfigsRequest
 from pyspark_kafka_meta.kafka.protocol.apis import ApiResponse, BrokerRequest
+from pyspark_kafka_meta.kafka.protocol.consumer_groups import OffsetCommitRequest, OffsetFetchRequest
 from pyspark_kafka_meta.kafka.protocol.error_codes import NOT_LEADER_OR_FOLLOWER
 from pyspark_kafka_meta.kafka.protocol.network_interface import MAX_NODE_IDS, RequestFailure
 from pyspark_kafka_meta.kafka.protocol.produce import (

@@ -19,7 +19,7 @@ from pyspark_kafka_meta.events.sinks import writer_prefix
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tables.caches_from_events import EventRow, KnownCaches
 from pyspark_kafka_meta.tables.event_file_reader import EventFile, EventFolder
-from pyspark_kafka_meta.tools import cluster_state, sources
+from pyspark_kafka_meta.tools import cluster_state, event_sources
 from pyspark_kafka_meta.tools.cli import events
 from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.tools.cluster_state import NewestEvents, caches_by_process, newest_leaders
@@ -53,7 +53,7 @@ def test_a_folder_that_is_followed_may_come_later(tmp_path: Path, monkeypatch: p
 
 
 def test_what_was_read_before_an_error_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "FILES_AT_ONCE", 1)
+    monkeypatch.setattr(event_sources, "FILES_AT_ONCE", 1)
     for number in range(2):
         write(tmp_path, made(f"{number:032x}", 1))
     source = FolderEvents(str(tmp_path))
@@ -76,7 +76,7 @@ def test_what_was_read_before_an_error_is_read_again(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("command", ["events", "caches"])
 def test_brokers_that_do_not_respond_are_told_of_soon(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "TOPIC_DEFAULTS", dict.fromkeys(sources.TOPIC_DEFAULTS, "300"))
+    monkeypatch.setattr(event_sources, "TOPIC_DEFAULTS", dict.fromkeys(event_sources.TOPIC_DEFAULTS, "300"))
     result = CliRunner().invoke(app, [command, "--events-topic", "t", "--bootstrap-servers", "127.0.0.1:1"])
     assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (1, "", 1)
     assert "no broker responded" in result.stderr
@@ -98,7 +98,7 @@ def test_the_cluster_is_asked_again_only_where_that_may_help(
         requests.append(1)
         raise error
 
-    monkeypatch.setattr(sources, "describe_cluster", fail)
+    monkeypatch.setattr(event_sources, "describe_cluster", fail)
     options = {"kafka.bootstrap.servers": "b:9"}
     state_reader = StateReader(FolderEvents(str(tmp_path)), options, lambda _: (), lambda: ({}, {}, 0.0))
 
@@ -132,7 +132,7 @@ def test_a_cache_that_is_silent_for_a_day_is_forgotten() -> None:
 
 
 def test_a_state_of_many_events_has_the_caches_of_newest_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "READ_S", -1.0)
+    monkeypatch.setattr(event_sources, "READ_S", -1.0)
     now_ms = int(time.time() * 1000)
     for number, cache in enumerate((FIRST, SECOND)):
         write(tmp_path, made(cache, 1, now_ms, **learning("t", 1, 2, epoch=4)))
@@ -203,7 +203,7 @@ class OfADay:
 
 
 def test_no_cache_is_forgotten_while_older_events_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "READ_S", -1.0)
+    monkeypatch.setattr(event_sources, "READ_S", -1.0)
     state_reader = StateReader(OfADay(), {}, lambda _: (), lambda: ({}, {}, 0.0))
     states = [state_reader.read() for _ in range(4)]
 

@@ -17,13 +17,7 @@ from kio.static.constants import EntityType
 from kio.static.primitive import TZAware, i64Timedelta
 
 from pyspark_kafka_meta.kafka.protocol import apis, frame_codec
-from pyspark_kafka_meta.kafka.protocol.admin import (
-    TOPIC_RESOURCE,
-    CreateTopicRequest,
-    DescribeConfigsRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-)
+from pyspark_kafka_meta.kafka.protocol.admin import TOPIC_RESOURCE, CreateTopicRequest, DescribeConfigsRequest
 from pyspark_kafka_meta.kafka.protocol.apis import (
     ADD_PARTITIONS_TO_TXN,
     API_VERSIONS,
@@ -48,6 +42,7 @@ from pyspark_kafka_meta.kafka.protocol.apis import (
     ApiRequest,
     Exchange,
 )
+from pyspark_kafka_meta.kafka.protocol.consumer_groups import OffsetCommitRequest, OffsetFetchRequest
 from pyspark_kafka_meta.kafka.protocol.fetch import FetchPartition, FetchRequest
 from pyspark_kafka_meta.kafka.protocol.frame_codec import decode, encode, milliseconds
 from pyspark_kafka_meta.kafka.protocol.list_offsets import LATEST_TIMESTAMP, OffsetQuery, OffsetsRequest
