@@ -1,4 +1,4 @@
-"""Debezium's envelopes of a table, as each format has them, with what Debezium says about the source in PostgreSQL.
+"""Envelopes of a table of PostgreSQL in each format, with the fields that Debezium 3.6 writes, in its order.
 
 Avro and connect-json have Debezium's types; in JSON and Protobuf dates are days, timestamps microseconds, and decimals
 texts, as of `decimal.handling.mode=string`.
@@ -25,25 +25,55 @@ from pyspark_kafka_meta.typed.framing import frame
 
 UNAVAILABLE = "__debezium_unavailable_value"
 CONNECT, TIME = "org.apache.kafka.connect.data", "io.debezium.time"
+TABLE = "shop.public.orders"
+SOURCE_NAME, TRANSACTION_NAME = "io.debezium.connector.postgresql.Source", "event.block"
 FieldProto = descriptor_pb2.FieldDescriptorProto
-COLUMNS: Mapping[str, tuple[pa.DataType, str, Mapping[str, str]]] = {
-    "name": (pa.string(), "", {}),
-    "id": (pa.int64(), "", {}),
-    "price": (pa.decimal128(10, 2), f"{CONNECT}.Decimal", {"scale": "2", "connect.decimal.precision": "10"}),
-    "day": (pa.int32(), f"{TIME}.Date", {}),
-    "at": (pa.int64(), f"{TIME}.MicroTimestamp", {}),
-    "seen": (pa.string(), f"{TIME}.ZonedTimestamp", {}),
-    "data": (pa.binary(), "", {}),
-    "tags": (pa.list_(pa.string()), "", {}),
-    "paid": (pa.bool_(), "", {}),
+
+
+class Field(NamedTuple):
+    """A field, as Kafka Connect describes it."""
+
+    kind: pa.DataType
+    connect_name: str = ""
+    parameters: Mapping[str, str] = {}
+    optional: bool = True
+    default: str | None = None
+
+
+def _required(kind: pa.DataType) -> Field:
+    return Field(kind, optional=False)
+
+
+COLUMNS = {
+    "name": Field(pa.string()),
+    "id": _required(pa.int64()),
+    "price": Field(pa.decimal128(10, 2), f"{CONNECT}.Decimal", {"scale": "2", "connect.decimal.precision": "10"}),
+    "day": Field(pa.int32(), f"{TIME}.Date"),
+    "at": Field(pa.int64(), f"{TIME}.MicroTimestamp"),
+    "seen": Field(pa.string(), f"{TIME}.ZonedTimestamp"),
+    "data": Field(pa.binary()),
+    "tags": Field(pa.list_(pa.string())),
+    "paid": Field(pa.bool_()),
 }
-"""Type, name of the type, and its parameters."""
+SNAPSHOTS = {"allowed": "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"}
 SOURCE = {
-    **dict.fromkeys(("version", "connector", "name"), pa.string()),
-    "ts_ms": pa.int64(),
-    **dict.fromkeys(("snapshot", "db", "sequence", "schema", "table"), pa.string()),
-    **dict.fromkeys(("txId", "lsn"), pa.int64()),
+    **dict.fromkeys(("version", "connector", "name"), _required(pa.string())),
+    "ts_ms": _required(pa.int64()),
+    "snapshot": Field(pa.string(), "io.debezium.data.Enum", SNAPSHOTS, default="false"),
+    "db": _required(pa.string()),
+    "sequence": Field(pa.string()),
+    **dict.fromkeys(("ts_us", "ts_ns"), Field(pa.int64())),
+    **dict.fromkeys(("schema", "table"), _required(pa.string())),
+    **dict.fromkeys(("txId", "lsn", "xmin"), Field(pa.int64())),
+    "origin": Field(pa.string()),
+    "origin_lsn": Field(pa.int64()),
 }
+TRANSACTION = {
+    "id": _required(pa.string()),
+    **dict.fromkeys(("total_order", "data_collection_order"), _required(pa.int64())),
+}
+OTHERS = {"op": _required(pa.string()), **dict.fromkeys(("ts_ms", "ts_us", "ts_ns"), Field(pa.int64()))}
+"""Fields of the envelope that are no structs."""
 CONNECT_KINDS = {
     pa.string(): "string",
     pa.int64(): "int64",
@@ -97,7 +127,8 @@ def row(rng: random.Random, key: int, nulls: float = 0.1) -> Row:
         "tags": [rng.randbytes(3).hex() for _ in range(rng.randrange(3))],
         "paid": rng.random() < 0.5,
     }
-    return {"id": key, **{name: None if rng.random() < nulls else value for name, value in values.items()}}
+    given = {"id": key, **{name: None if rng.random() < nulls else value for name, value in values.items()}}
+    return {name: given[name] for name in COLUMNS}
 
 
 def changes(seed: int, count: int) -> Iterator[Change]:
@@ -119,17 +150,24 @@ def changes(seed: int, count: int) -> Iterator[Change]:
             yield Change(op, key, None if op == "m" else after, before if op == "u" else None)
 
 
+def _times(ms: int, micros: int) -> dict[str, int]:
+    us = ms * 1000 + micros
+    return {"ts_ms": ms, "ts_us": us, "ts_ns": us * 1000}
+
+
 def envelope(change: Change, offset: int) -> dict[str, Any] | None:
+    """Without values that a database rarely has: transaction, xmin and origin are null."""
     if change.op == "tombstone":
         return None
-    source = {
+    lsn, commit = f'"{24_000_100 + offset}"', "null" if change.op == "r" else f'"{24_000_000 + offset}"'
+    given = {
+        **_times(1_700_000_000_000 + offset, offset % 1000),
         "version": "3.6.1.Final",
         "connector": "postgresql",
         "name": "shop",
-        "ts_ms": 1_700_000_000_000 + offset,
         "snapshot": "true" if change.op == "r" else "false",
         "db": "shop",
-        "sequence": f'["{24_000_000 + offset}","{24_000_100 + offset}"]',
+        "sequence": f"[{commit},{lsn}]",
         "schema": "public",
         "table": "orders",
         "txId": 700 + offset,
@@ -138,50 +176,67 @@ def envelope(change: Change, offset: int) -> dict[str, Any] | None:
     return {
         "before": change.before,
         "after": change.after,
-        "source": source,
+        "source": {name: given.get(name) for name in SOURCE},
+        "transaction": None,
         "op": change.op,
-        "ts_ms": 1_700_000_000_500,
+        **_times(1_700_000_000_500 + offset, 999),
     }
 
 
 # --- Avro -------------------------------------------------------------------------------------------------------------
 
 
-def _avro_field(name: str, kind: pa.DataType, connect_name: str, parameters: Mapping[str, str]) -> dict[str, Any]:
+def _avro_type(field: Field) -> dict[str, Any]:
     simple = {pa.string(): "string", pa.int64(): "long", pa.int32(): "int", pa.binary(): "bytes", pa.bool_(): "boolean"}
-    if pa.types.is_list(kind):
-        type_: Any = {"type": "array", "items": ["null", "string"]}
-    elif pa.types.is_decimal(kind):
-        type_ = {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
-    else:
-        type_ = {"type": simple[kind]}
-    if connect_name:
-        type_ |= {"connect.name": connect_name, "connect.parameters": dict(parameters)}
-    return {"name": name, "type": type_ if name == "id" else ["null", type_]}
+    if pa.types.is_list(field.kind):
+        return {"type": "array", "items": ["null", "string"]}
+    type_: dict[str, Any] = {"type": "bytes" if pa.types.is_decimal(field.kind) else simple[field.kind]}
+    if pa.types.is_decimal(field.kind):
+        type_ |= {"logicalType": "decimal", "precision": field.kind.precision, "scale": field.kind.scale}
+    if field.connect_name:
+        parameters = {"connect.parameters": dict(field.parameters)} if field.parameters else {}
+        type_ |= {"connect.version": 1, **parameters, "connect.name": field.connect_name}
+    return type_
 
 
-def _record(name: str, fields: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"type": "record", "name": name, "fields": fields}
+def _avro_field(name: str, type_: Any, optional: bool = True, default: str | None = None) -> dict[str, Any]:
+    """The default is of the first type of a union."""
+    if not optional:
+        return {"name": name, "type": type_}
+    return {"name": name, "type": ["null", type_] if default is None else [type_, "null"], "default": default}
+
+
+def _avro_record(full_name: str, fields: Mapping[str, Field]) -> dict[str, Any]:
+    namespace, _, name = full_name.rpartition(".")
+    given = [_avro_field(each, _avro_type(field), field.optional, field.default) for each, field in fields.items()]
+    return {"type": "record", "name": name, "namespace": namespace, "fields": given}
+
+
+def _struct(fields: Mapping[str, Field]) -> pa.StructType:
+    return pa.struct([pa.field(name, field.kind, field.optional) for name, field in fields.items()])
 
 
 def avro() -> Encoding:
-    value = _record("Value", [_avro_field(name, *about) for name, about in COLUMNS.items()])
-    source = _record("Source", [_avro_field(name, kind, "", {}) for name, kind in SOURCE.items()])
-    images: list[Any] = [{"name": "before", "type": ["null", value]}, {"name": "after", "type": ["null", "Value"]}]
-    others = [_avro_field("op", pa.string(), "", {}), _avro_field("ts_ms", pa.int64(), "", {})]
-    value_schema = json.dumps(_record("Envelope", [*images, {"name": "source", "type": source}, *others]))
-    key_schema = json.dumps(_record("Key", [_avro_field("id", *COLUMNS["id"])]))
-    image = pa.struct([pa.field(name, kind, name != "id") for name, (kind, *_) in COLUMNS.items()])
+    key = _avro_record(f"{TABLE}.Key", {"id": COLUMNS["id"]})
+    value = _avro_record(f"{TABLE}.Envelope", OTHERS)
+    value["fields"] = [
+        _avro_field("before", _avro_record(f"{TABLE}.Value", COLUMNS)),
+        _avro_field("after", "Value"),
+        _avro_field("source", _avro_record(SOURCE_NAME, SOURCE), optional=False),
+        _avro_field("transaction", _avro_record(TRANSACTION_NAME, TRANSACTION)),
+        *value["fields"],
+    ]
+    key_schema, value_schema = json.dumps(key), json.dumps(value)
     kind = pa.struct(
         [
-            ("before", image),
-            ("after", image),
-            pa.field("source", pa.struct(list(SOURCE.items())), False),
-            ("op", pa.string()),
-            ("ts_ms", pa.int64()),
+            ("before", _struct(COLUMNS)),
+            ("after", _struct(COLUMNS)),
+            pa.field("source", _struct(SOURCE), False),
+            ("transaction", _struct(TRANSACTION)),
+            *_struct(OTHERS),
         ]
     )
-    key_kind = pa.struct([pa.field("id", pa.int64(), False)])
+    key_kind = _struct({"id": COLUMNS["id"]})
     encode_key = avro_encoder(parse_avro(key_schema), key_kind).encode
     encode_value = avro_encoder(parse_avro(value_schema), kind).encode
 
@@ -221,7 +276,7 @@ def plain_json() -> Encoding:
         pa.binary(): "binary",
         pa.bool_(): "boolean",
     }
-    columns = [(name, plain.get(kind, "string")) for name, (kind, *_) in COLUMNS.items() if name != "tags"]
+    columns = [(name, plain.get(field.kind, "string")) for name, field in COLUMNS.items() if name != "tags"]
     value_schema = ", ".join([*(f"{name} {kind}" for name, kind in columns), "tags array<string>"])
 
     def encode(given: Sequence[Change]) -> tuple[list[bytes], list[bytes | None]]:
@@ -231,24 +286,38 @@ def plain_json() -> Encoding:
     return Encoding("json", "id bigint", value_schema, encode, False)
 
 
-def _connect_field(name: str, kind: pa.DataType, connect_name: str, parameters: Mapping[str, str]) -> dict[str, Any]:
-    type_ = "bytes" if pa.types.is_decimal(kind) else CONNECT_KINDS.get(kind, "array")
-    items = {"items": {"type": "string", "optional": True}} if type_ == "array" else {}
-    named = {"name": connect_name, "version": 1, "parameters": dict(parameters)} if connect_name else {}
-    return {"type": type_, "optional": name != "id", **items, **named, "field": name}
+def _connect_schema(field: Field) -> dict[str, Any]:
+    schema: dict[str, Any] = {
+        "type": "bytes" if pa.types.is_decimal(field.kind) else CONNECT_KINDS.get(field.kind, "array")
+    }
+    if schema["type"] == "array":
+        schema["items"] = {"type": "string", "optional": True}
+    schema["optional"] = field.optional
+    if field.connect_name:
+        schema |= {"name": field.connect_name, "version": 1}
+    if field.parameters:
+        schema["parameters"] = dict(field.parameters)
+    return schema if field.default is None else {**schema, "default": field.default}
+
+
+def _connect_fields(fields: Mapping[str, Field]) -> list[dict[str, Any]]:
+    return [{**_connect_schema(field), "field": name} for name, field in fields.items()]
+
+
+def _connect_struct(name: str, fields: list[dict[str, Any]], optional: bool = False, **more: Any) -> dict[str, Any]:
+    return {"type": "struct", "fields": fields, "optional": optional, "name": name, **more}
 
 
 def connect_json() -> Encoding:
-    def struct(fields: list[dict[str, Any]], **others: Any) -> dict[str, Any]:
-        return {"type": "struct", "fields": fields, **others}
-
-    image = struct([_connect_field(name, *about) for name, about in COLUMNS.items()], optional=True, name="Value")
-    source = struct([_connect_field(name, kind, "", {}) for name, kind in SOURCE.items()], optional=False)
-    others = [_connect_field("op", pa.string(), "", {}), _connect_field("ts_ms", pa.int64(), "", {})]
-    fields = [{**image, "field": "before"}, {**image, "field": "after"}, {**source, "field": "source"}, *others]
-    value_schema = json.dumps(struct(fields, optional=False, name="Envelope", version=2), separators=(",", ":"))
-    key = struct([_connect_field("id", *COLUMNS["id"])], optional=False, name="Key")
-    key_schema = json.dumps(key, separators=(",", ":"))
+    """As Kafka Connect's `JsonConverter` writes them by default."""
+    row = _connect_struct(f"{TABLE}.Value", _connect_fields(COLUMNS), optional=True)
+    source = _connect_struct(SOURCE_NAME, _connect_fields(SOURCE), version=1)
+    transaction = _connect_struct(TRANSACTION_NAME, _connect_fields(TRANSACTION), optional=True, version=1)
+    structs = {"before": row, "after": row, "source": source, "transaction": transaction}
+    fields = [*({**struct, "field": name} for name, struct in structs.items()), *_connect_fields(OTHERS)]
+    key = _connect_struct(f"{TABLE}.Key", _connect_fields({"id": COLUMNS["id"]}))
+    value = _connect_struct(f"{TABLE}.Envelope", fields, version=2)
+    key_schema, value_schema = (json.dumps(schema, separators=(",", ":")) for schema in (key, value))
 
     def whole(schema: str, payload: bytes | None) -> bytes | None:
         return None if payload is None else b'{"schema":%s,"payload":%s}' % (schema.encode(), payload)
@@ -263,29 +332,32 @@ def connect_json() -> Encoding:
 # --- Protobuf ---------------------------------------------------------------------------------------------------------
 
 
+def _protobuf_file(name: str) -> Any:
+    return descriptor_pb2.FileDescriptorProto(name=name, syntax="proto2")
+
+
+def _add_message(file: Any, name: str, fields: Mapping[str, Field], messages: Mapping[str, str] | None = None) -> None:
+    """
+    Args:
+        messages: the types of the fields before the others.
+    """
+    message = file.message_type.add(name=name)
+    for field, type_name in (messages or {}).items():
+        message.field.add(name=field, type=FieldProto.TYPE_MESSAGE, type_name=f".{type_name}")
+    for field, (kind, *_) in fields.items():
+        message.field.add(name=field, type=PROTOBUF_KINDS.get(kind, FieldProto.TYPE_STRING))
+    for number, added in enumerate(message.field, 1):
+        added.number = number
+        added.label = FieldProto.LABEL_REPEATED if added.name == "tags" else FieldProto.LABEL_OPTIONAL
+
+
 def protobuf() -> Encoding:
-    file = descriptor_pb2.FileDescriptorProto(name="envelope.proto", syntax="proto2")
-
-    def message(name: str, fields: Mapping[str, Any]) -> None:
-        made = file.message_type.add(name=name)
-        for number, (field, kind) in enumerate(fields.items(), 1):
-            label = FieldProto.LABEL_REPEATED if field == "tags" else FieldProto.LABEL_OPTIONAL
-            if isinstance(kind, str):
-                made.field.add(
-                    name=field, number=number, label=label, type=FieldProto.TYPE_MESSAGE, type_name=f".{kind}"
-                )
-            else:
-                type_ = PROTOBUF_KINDS.get(kind, FieldProto.TYPE_STRING)
-                made.field.add(name=field, number=number, label=label, type=type_)
-
-    sides = {"before": "Value", "after": "Value", "source": "Source", "op": pa.string(), "ts_ms": pa.int64()}
-    message("Envelope", sides)
-    message("Value", {name: kind for name, (kind, *_) in COLUMNS.items()})
-    message("Source", SOURCE)
-    key_file = descriptor_pb2.FileDescriptorProto(name="key.proto", syntax="proto2")
-    key_file.message_type.add(name="Key").field.add(
-        name="id", number=1, label=FieldProto.LABEL_OPTIONAL, type=FieldProto.TYPE_INT64
-    )
+    key_file, file = _protobuf_file("key.proto"), _protobuf_file("envelope.proto")
+    _add_message(key_file, "Key", {"id": COLUMNS["id"]})
+    structs = {"before": "Value", "after": "Value", "source": "Source", "transaction": "Block"}
+    _add_message(file, "Envelope", OTHERS, structs)
+    for name, fields in (("Value", COLUMNS), ("Source", SOURCE), ("Block", TRANSACTION)):
+        _add_message(file, name, fields)
     pool = descriptor_pool.DescriptorPool()
     for each in (file, key_file):
         pool.AddSerializedFile(each.SerializeToString())

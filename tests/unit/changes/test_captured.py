@@ -1,6 +1,7 @@
 """Records that Debezium 3.6 made of a PostgreSQL 15, in captured/, become the rows of the database.
 
-Each file has schemas, and records with a number of them and a payload, as Connect's JsonConverter wrote them.
+Each file has schemas, and records with a number of them and a payload, as Connect's JsonConverter wrote them; those of
+whole.json have all that Debezium sends beside rows, the others what the tests need of it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from benchmarks.envelopes import changes as generated_changes
+from benchmarks.envelopes import connect_json
 from pyspark_kafka_meta.changes.rows import change_rows
 from pyspark_kafka_meta.changes.schema import changes_schema
 from pyspark_kafka_meta.kafka.records.schema import records_arrow_schema
@@ -156,3 +159,21 @@ def test_changes_of_a_table_with_full_identity() -> None:
         ("t", None, None, None),
         ("c", 9, "after truncate", None),
     ]
+
+
+def test_generated_envelopes_are_like_captured_ones() -> None:
+    """Other tests, and benchmarks, read generated ones."""
+    captured, generated = json.loads((CAPTURED / "whole.json").read_text()), connect_json()
+    schemas = [json.dumps(each, separators=(",", ":")) for each in captured["schemas"]]
+    _, values = generated.encode(list(generated_changes(0, 100)))
+    envelopes = [json.loads(value)["payload"] for value in values if value is not None]
+
+    assert [generated.key_schema, generated.value_schema] == schemas
+    for record in captured["records"]:
+        members = form(record["value"]["payload"])
+        assert members in [form(each) for each in envelopes]
+
+
+def form(value: Any) -> Any:
+    """Members in their order, and the types of values."""
+    return [(name, form(each)) for name, each in value.items()] if isinstance(value, dict) else type(value)
