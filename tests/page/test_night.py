@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import ElectionType
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, ViewportSize, expect
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.model import NO_LEADER, TopicPartition
@@ -25,12 +25,16 @@ from pyspark_kafka_meta.tools.event_sources import FolderEvents
 from pyspark_kafka_meta.tools.page.history import History, during, past_of
 from tests.kafka.cluster_tools import create_topic, elect_leader, in_sync
 from tests.kafka.harness import SteadyProducer, Stream
-from tests.page.test_page import section, shoot_for_docs
+from tests.page.test_page import PHONE, section, shoot_for_docs
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
 STARTS = [datetime(2026, 11, 29, 3, minute) for minute in (0, 20, 40)]
 """Of the parts of the night, in local time."""
+SCREENS: list[tuple[ViewportSize, str, str]] = [
+    ({"width": 820, "height": 1000}, "Time line", "incident.png"),
+    (PHONE, "Stale caches", "incident-phone.png"),
+]
 NOTICED_MS = 20_000
 """A crash is noticed by caches within this time: the session timeout is three seconds."""
 
@@ -153,11 +157,14 @@ def test_in_the_morning_the_files_tell_what_happened(
         page.goto(url)
         rows = section(page, "Incidents").get_by_role("row")
         expect(rows).to_have_count(4)
+        shoot_for_docs(section(page, "Incidents"), "incidents.png")
         rows.nth(2).get_by_role("link").click()
         expect(page).to_have_url(re.compile("at=2026-11-29T03:20:"))
         expect(section(page, "Stale caches")).to_contain_text("clicks-0")
-        section(page, "Time line").evaluate("card => card.scrollIntoView()")  # below the folder's name
-        shoot_for_docs(page, "incident.png")
+        for size, part, name in SCREENS:
+            page.set_viewport_size(size)
+            section(page, part).evaluate("card => card.scrollIntoView()")  # below the folder's name
+            shoot_for_docs(page, name)
 
 
 def leads_nothing(history: History, broker_id: int, from_ms: int, until_ms: int) -> bool:

@@ -47,11 +47,11 @@ def press(page: Page, name: str) -> None:
     button.click()
 
 
-def shoot_for_docs(page: Page, name: str) -> None:
+def shoot_for_docs(shown: Page | Locator, name: str) -> None:
     """Takes a picture of the pages in docs if KAFKAMETA_SCREENSHOTS names its folder."""
     if folder := os.environ.get("KAFKAMETA_SCREENSHOTS"):
         path = Path(folder, name)
-        page.screenshot(path=path)
+        shown.screenshot(path=path)
         Image.open(path).convert("RGB").quantize(256).save(path, optimize=True)
 
 
