@@ -45,6 +45,8 @@ ENUMS: dict[str, type[StrEnum]] = {
 BENCHMARK_HEADERS = {"krec_s": "thousand records a second"}
 GROUPS_NEED = {"schema.registry.url", "keyFormat", "valueFormat", "changes", "kafka.security.protocol"}
 """Options that all options of a group need: the page says it once."""
+LOGINS = ("schema.registry.basic.auth.", "schema.registry.bearer.auth.")
+"""Of the logins of a registry, which exclude each other: the page says it once."""
 TYPES = {
     **dict.fromkeys(("parse_times", "parse_offsets", "parse_assigned"), "JSON"),
     **dict.fromkeys(("parse_topics", "parse_addresses", "_parse_urls", "_parse_record_names"), "list"),
@@ -87,7 +89,8 @@ def values_of(option: Option) -> str:
 
 def rules_of(option: Option) -> Iterator[str]:
     needs = [name for name in option.needs if name not in GROUPS_NEED]
-    for rule, others in (("Needs", needs), ("Not beside", option.excludes), ("Together with", (option.pair,))):
+    excludes = () if option.name.startswith(LOGINS) else option.excludes
+    for rule, others in (("Needs", needs), ("Not beside", excludes), ("Together with", (option.pair,))):
         if named := [f"`{other}`" for other in others if other is not None]:
             values = " or ".join(option.needs_values) if rule == "Needs" else ""
             yield f"{' '.join(filter(None, (rule, ' or '.join(named), values)))}."

@@ -23,8 +23,7 @@ class RecordsLost(NamedTuple):
     """Records of a partition were skipped.
 
     Attributes:
-        lost_until_offset: exclusive end of the lost offsets, None if unknown. Reading continues there, or in a
-            truncated log at lost_from_offset.
+        lost_until_offset: exclusive end of the lost offsets, None if unknown.
         error: why the records were lost.
     """
 

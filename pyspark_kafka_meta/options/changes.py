@@ -53,24 +53,23 @@ class ChangesOptions:
         None,
         partial(parse_choice, values={each.value: each for each in Changes}),
         "Option 'changes' must be debezium or upsert, got '{value}'",
-        "[Changes of a table](changes.md) as rows. Values are envelopes (debezium), or rows, and null deletes "
-        "(upsert). keyFormat is valueFormat by default; bytes if records have no key.",
+        "[Changes of a table](changes.md) as rows: values are envelopes (debezium), or rows and null for deletes "
+        "(upsert). keyFormat is valueFormat by default.",
         needs=("valueFormat",),
         excludes=("includeRaw", "includeHeaders"),
     )
     order: ChangeOrder = _debeziums.choice(
         "changeOrder",
         {each.value: each for each in ChangeOrder},
-        "[Order](changes.md#order) in `_change.sequence`: the topic's or, for topics that get partitions, the "
-        "database's.",
+        "[Order](changes.md#order) of `_change.sequence`: the topic's or the database's.",
     )
     on_truncate: OnTruncate = _debeziums.choice(
         "onTruncate",
         {each.value: each for each in OnTruncate},
-        "A truncated table: fail, skip the record, or return a row without key whose `_change.op` is t.",
+        "A truncated table: fail, skip the record, or return a row without a key.",
     )
     include_before: bool = _debeziums.flag(
-        "includeBefore", False, "Whether `_change.before` has the row before the change, as far as sent."
+        "includeBefore", False, "Whether `_change.before` has the row before the change."
     )
     unavailable_value: str = _changes.option(
         "unavailableValue",

@@ -129,7 +129,7 @@ class EventsOptions:
         None,
         parsers.parse_location,
         "Option 'eventsPath' must be a folder or the URI of one, such as s3://bucket/folder",
-        "Folder of refresh events: a path, relative to each process, or a URI (s3://, gs://, hdfs://).",
+        "Folder for refresh events: a path on each machine, or a URI (s3://, gs://, hdfs://).",
         queries=Query.RECORDS | Query.WRITES | Query.FROM_FILES,
     )
     topic: str | None = _events.option(

@@ -163,10 +163,10 @@ class OffsetOptions:
         parse_start,
         "Option 'startingOffsets' must be earliest, latest, latestByKey, JSON, -10m, -1000 or group:id. "
         f"{_EXPECTED_OFFSETS}",
-        "Where a new query starts: earliest (default of batches), latest (streams only, their default), latestByKey "
-        "(streams only: table latest as micro-batch 0, then every record), -10m (ten minutes ago; s, m, h or d), "
-        "-1000 (offsets before the end of each partition), group:id (its committed offsets, else earliest), or JSON "
-        "for every partition or topic (-2 is earliest, -1 latest).",
+        "Where a new query starts: earliest (default of batches), latest (default of streams), latestByKey (streams: "
+        "the last record of each key, then every record), -10m (ten minutes ago), -1000 (offsets before the end of "
+        "each partition), group:id (its committed offsets, else earliest), or JSON for every partition or topic (-2 is "
+        "earliest, -1 latest).",
         queries=Query.EACH_RECORD | Query.EVENT_FILES | Query.EVENT_TOPIC,
     )
     starting_timestamp_ms: int | None = _timestamp(
@@ -180,15 +180,15 @@ class OffsetOptions:
     start_at_latest_if_unmatched: bool = _starts.choice(
         "startingOffsetsByTimestampStrategy",
         {"error": False, "latest": True},
-        "If a partition has no record since then.",
+        "What to do if a partition has no record since then.",
     )
     ending_offsets: OffsetsSpec | TimestampsSpec | None = _ends.option(
         "endingOffsets",
         None,
         parse_offsets,
         f"Option 'endingOffsets' must be latest or JSON. {_EXPECTED_OFFSETS}",
-        "Exclusive end of a batch: latest (default), or JSON for every partition (-1 is latest). JSON ends a stream "
-        "too, which then reads no other partition.",
+        "Exclusive end of a batch: latest (default), or JSON for every partition (-1 is latest). A stream with JSON "
+        "reads these partitions alone, and ends there.",
     )
     ending_timestamp_ms: int | None = _timestamp(
         _ends,

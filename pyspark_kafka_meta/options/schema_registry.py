@@ -112,7 +112,7 @@ class RegistryOptions:
         None,
         partial(parse_choice, values=_TOKEN_SOURCES),
         f"Option '{_BEARER}credentials.source' must be {' or '.join(_TOKEN_SOURCES)}, got '{{value}}'",
-        "Follows from the others.",
+        "Not needed: follows from the other options.",
     )
     token_issuer_url: str | None = _rows.option(
         _TOKEN_ENDPOINT,

@@ -220,7 +220,7 @@ class SecurityOptions:
         "Trusted authorities, PEM or PKCS#12. Default: the system's.",
         excludes=("kafka.ssl.truststore.certificates",),
     )
-    truststore_password: Secret | None = _tls_rows.secret("kafka.ssl.truststore.password", "Of a PKCS#12 file.")
+    truststore_password: Secret | None = _tls_rows.secret("kafka.ssl.truststore.password", "For the PKCS#12 file.")
     truststore_type: str | None = _store("kafka.ssl.truststore.type", "PEM or PKCS12. Default: detected.")
     truststore_certificates: str | None = _tls_rows.text(
         "kafka.ssl.truststore.certificates", "Trusted authorities as PEM text."
@@ -230,7 +230,7 @@ class SecurityOptions:
         "Client's private key and certificates, PEM or PKCS#12.",
         excludes=("kafka.ssl.keystore.key",),
     )
-    keystore_password: Secret | None = _tls_rows.secret("kafka.ssl.keystore.password", "Of a PKCS#12 file.")
+    keystore_password: Secret | None = _tls_rows.secret("kafka.ssl.keystore.password", "For the PKCS#12 file.")
     keystore_type: str | None = _store("kafka.ssl.keystore.type", "PEM or PKCS12. Default: detected.")
     keystore_key: Secret | None = _tls_rows.secret(
         "kafka.ssl.keystore.key", "Client's private key as PEM text.", pair="kafka.ssl.keystore.certificate.chain"
@@ -238,7 +238,7 @@ class SecurityOptions:
     keystore_certificate_chain: str | None = _tls_rows.text(
         "kafka.ssl.keystore.certificate.chain", "Client's certificates as PEM text, its own first."
     )
-    key_password: Secret | None = _tls_rows.secret("kafka.ssl.key.password", "Of an encrypted PEM private key.")
+    key_password: Secret | None = _tls_rows.secret("kafka.ssl.key.password", "For the encrypted PEM private key.")
     checks_host_name: bool = _rows.option(
         "kafka.ssl.endpoint.identification.algorithm",
         "https",
@@ -286,10 +286,10 @@ class SecurityOptions:
         None,
         parse_extensions,
         "Option 'kafka.sasl.oauthbearer.extensions' must be name=value between commas, with names of letters",
-        "SASL extensions: logicalCluster=lkc-1,identityPoolId=pool-1.",
+        "Such as logicalCluster=lkc-1,identityPoolId=pool-1.",
     )
     kerberos_service_name: str | None = _sasl_rows.text(
-        "kafka.sasl.kerberos.service.name", "For GSSAPI: service name of the brokers, usually kafka."
+        "kafka.sasl.kerberos.service.name", "Service name of the brokers for GSSAPI, usually kafka."
     )
 
     @classmethod

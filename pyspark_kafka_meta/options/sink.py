@@ -61,8 +61,7 @@ class ProducerOptions:
         "all",
         parse_acks,
         "Option 'kafka.acks' must be all, -1 or 1, got '{value}'",
-        "all (-1): all in-sync replicas acknowledge a batch. 1: only the leader; records are lost if it fails or was "
-        "replaced unnoticed.",
+        "all (-1): all in-sync replicas acknowledge a batch. 1: only the leader; records are lost if it fails.",
     )
     idempotent: bool = _writing.flag(
         "kafka.enable.idempotence",
@@ -85,9 +84,7 @@ class ProducerOptions:
         "kafka.buffer.memory", "33554432", "Maximum size of a task's unacknowledged batches.", low=1, high=INT64_MAX
     )
     delivery_timeout_ms: int = _writing.number(
-        "kafka.delivery.timeout.ms",
-        "120000",
-        "Maximum time from a full batch to its acknowledgement; at least kafka.request.timeout.ms.",
+        "kafka.delivery.timeout.ms", "120000", "Maximum time from a full batch to its acknowledgement."
     )
     max_block_ms: int = _writing.number(
         "kafka.max.block.ms", "60000", "Maximum wait for the metadata of a topic.", high=INT64_MAX
@@ -149,7 +146,7 @@ class TransactionOptions:
         DECISIONS_TOPIC,
         topic_name,
         "Option 'decisionsTopic' must be the name of one topic, got '{value}'",
-        "Compacted topic of the batches that sinks have written, created if missing. Set another name on sources too.",
+        "Topic of the batches that sinks have written, created if missing. Set another name on sources too.",
         queries=Query.EXACTLY_ONCE | Query.RECORDS | Query.TRANSACTIONS,
     )
     txn_app_id: str | None = _transactions.option(
@@ -166,7 +163,7 @@ class TransactionOptions:
     skip_changed_batches: bool = _transactions.choice(
         "onChangedBatch",
         {"fail": False, "skip": True},
-        "A written batch that is repeated with other or unknown rows: fail, or skip these with a warning.",
+        "A written batch that is repeated with other rows: fail, or skip these with a warning.",
         section=Section.FAILURES,
     )
 
@@ -211,7 +208,7 @@ class SinkOptions:
         parse_topic_config,
         'Option \'newTopicConfig\' must be JSON. Expected e.g. {"cleanup.policy":"compact","retention.ms":-1}, got '
         "{value}",
-        'Its settings: {"cleanup.policy":"compact"}.',
+        'Settings of the created topic: {"cleanup.policy":"compact"}.',
     )
 
     @classmethod

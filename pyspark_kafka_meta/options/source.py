@@ -65,7 +65,8 @@ class ReadOptions:
     skip_corrupt_batches: bool = _failures.choice(
         "onCorruptBatch",
         {"fail": False, "skip": True},
-        "A record batch that is corrupt in two fetches: fail, or skip it with an event; old formats always fail.",
+        "A record batch that is corrupt in two fetches: fail, or skip it with an event. Old formats and wrong lengths "
+        "always fail.",
     )
     max_decompressed_batch_bytes: int = _failures.number(
         "maxDecompressedBatchBytes",
@@ -79,8 +80,8 @@ class ReadOptions:
         None,
         partial(parsers.parse_choice, values={"fail": "fail", "earliest": "earliest", "latest": "latest"}),
         "Option 'onTopicRecreated' must be fail, earliest or latest, got '{value}'",
-        "A topic that is recreated during a stream: fail, or continue without its old unread records. Default: fail; "
-        "earliest if failOnDataLoss is false.",
+        "A topic that is recreated during a stream: fail, or continue in the new topic. Default: fail; earliest if "
+        "failOnDataLoss is false.",
         queries=Query.RECORDS_STREAM,
     )
     new_partitions_at_latest: bool = _failures.choice(
@@ -90,7 +91,7 @@ class ReadOptions:
         queries=Query.RECORDS_STREAM,
     )
     fetch_offset_retries: int = _failures.number(
-        "fetchOffset.numRetries", "3", "Retries of an offset request before planning reports data loss; at least 1."
+        "fetchOffset.numRetries", "3", "Retries of an offset request before planning reports data loss."
     )
     fetch_offset_retry_interval_ms: int = _failures.number(
         "fetchOffset.retryIntervalMs", "1000", "Wait before each retry."
@@ -132,7 +133,7 @@ class SourceOptions(ReadOptions, OffsetOptions):
         None,
         parsers.parse_pattern,
         "Option 'subscribePattern' must be a regular expression as Python's re reads it, got '{value}'",
-        "Python regular expression, searched in names of topics, also new ones.",
+        "Python regular expression, searched in topic names, also of new topics.",
     )
     assigned: tuple[TopicPartition, ...] | None = _topics.option(
         "assign",
@@ -152,7 +153,7 @@ class SourceOptions(ReadOptions, OffsetOptions):
     max_bytes_per_trigger: int | None = _tasks.number(
         "maxBytesPerTrigger",
         None,
-        "[About](#micro-batches-of-about-so-many-bytes) as many compressed bytes per micro-batch, but at least one "
+        "[Approximate](#micro-batches-of-about-so-many-bytes) compressed bytes per micro-batch, but at least one "
         "offset of each partition with a backlog.",
         low=1,
         high=INT64_MAX,
@@ -161,7 +162,7 @@ class SourceOptions(ReadOptions, OffsetOptions):
     min_offsets_per_trigger: int | None = _tasks.number(
         "minOffsetsPerTrigger",
         None,
-        "With fewer offsets, a micro-batch waits for up to maxTriggerDelay.",
+        "With fewer offsets, a micro-batch waits up to maxTriggerDelay.",
         low=1,
         high=INT64_MAX,
         queries=Query.RECORDS_STREAM,
@@ -220,8 +221,7 @@ class SourceOptions(ReadOptions, OffsetOptions):
         None,
         parsers.parse_id,
         "Option 'commitOffsetsToGroup' must be a group id of at most 255 printable characters",
-        "Consumer group to which a stream commits finished micro-batches, for lag monitoring only; before PySpark "
-        "4.2, Trigger.AvailableNow and Once commit at the next start.",
+        "Consumer group to which a stream commits finished micro-batches, for lag monitoring only.",
         queries=Query.RECORDS_STREAM,
     )
     decisions_topic: str = option_field(options_of(TransactionOptions)["decisions_topic"])

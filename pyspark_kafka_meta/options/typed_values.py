@@ -166,16 +166,13 @@ class TypedValuesOptions:
 
     registry: RegistryOptions | None
     value_format: str = _rows.choice(
-        "valueFormat",
-        {name: name for name in ("bytes", *formats())},
-        "Format of the column; other than bytes, it is typed.",
+        "valueFormat", {name: name for name in ("bytes", *formats())}, "[Format](typed-values.md) of the column."
     )
     key_format: str = _for_keys(value_format)
     value_schema: str | None = _values.text(
         "valueSchema",
         "Schema instead of the registry's or the newest record's: text, or a file on the driver. Protobuf: of `protoc "
-        "--descriptor_set_out`. JSON: also a type of Spark (DDL, `simpleString()` or `json()`), in a write only with "
-        "valueFraming none.",
+        "--descriptor_set_out`. JSON: also a type of Spark (DDL or `json()`), in a write only with valueFraming none.",
     )
     key_schema: str | None = _for_keys(value_schema)
     value_version: int | str = _values.option(
@@ -212,8 +209,8 @@ class TypedValuesOptions:
         _parse_record_names,
         "Option 'valueRecordName' must be the full name of a record, as shop.Order; several separated by commas, a "
         "name with a comma in double quotes",
-        "Full name of the record (JSON: title), for the strategies record and topic-record and for a derived schema; "
-        "of Protobuf's message type (default: the first). With several Avro records, a struct has a member for each.",
+        "Full name of the record (JSON: title) for the strategies record and topic-record and for a derived schema, or "
+        "of the Protobuf message type (default: the first).",
     )
     key_record_names: tuple[str, ...] | None = _for_keys(value_record_names)
     max_depth: int = _rows.number(
@@ -240,8 +237,7 @@ class TypedValuesOptions:
     on_malformed: OnMalformedRecord = _rows.choice(
         "onMalformedRecord",
         {each.value: each for each in OnMalformedRecord},
-        "[A value that cannot be decoded](typed-values.md#malformed-records): fail, null, null with value_error "
-        "(key_error), or no row but the record in deadLetterTopic.",
+        "What happens to [a value that cannot be decoded](typed-values.md#malformed-records).",
         section=Section.FAILURES,
         queries=Query.RECORDS,
         needs=("valueFormat", "keyFormat"),
@@ -251,7 +247,7 @@ class TypedValuesOptions:
         None,
         _parse_most,
         "Option 'maxMalformedRecords' must be a whole number from 0, or a share from 0.0 to 1.0, got '{value}'",
-        "A task with more malformed records fails: a number, or a share of its offsets (0.01), rounded up.",
+        "A task with more malformed records fails: a number, or a share of its offsets (0.01).",
     )
     dead_letter_topic: str | None = _letters.option(
         "deadLetterTopic",
@@ -263,13 +259,12 @@ class TypedValuesOptions:
     dead_letter_has_own_key: bool = _letters.choice(
         "deadLetterKey",
         {"record": False, "offset": True},
-        "Key of a letter: the record's, or its topic, partition and offset (orders-0-42).",
+        "Key of a dead letter: the record's, or its topic, partition and offset.",
     )
     auto_register: bool = _rows.flag(
         "auto.register.schemas",
         False,
-        "Whether a write registers valueSchema or, except for Protobuf, a schema of the DataFrame's type, if the "
-        "subject lacks it.",
+        "Whether a write [registers its schema](typed-values.md#writing) if the subject lacks it.",
         queries=Query.WRITES,
     )
 

@@ -118,7 +118,7 @@ class Refreshed(NamedTuple):
         generation_before: of the snapshot at this time.
         fetched_before: when this snapshot was fetched, seconds of the same clock.
         broker_id: broker of the request, None for a bootstrap address.
-        latency_ms: duration with connecting, until a task processes the response; of a schema lookup with retries.
+        latency_ms: duration of the request with connecting; of a schema lookup with retries.
         attempt: its number since the last good response, from 1; 0 without one.
         error: what went wrong, else None.
         recovery_ms: duration of the problem that the event ended; 0 for a hint in the error response.
