@@ -28,6 +28,7 @@ from openlineage.client import OpenLineageClient
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -97,15 +98,17 @@ def collector() -> Iterator[str]:
 
 
 def listeners(spark: SparkSession, url: str) -> list[Listening]:
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{url}/v1/traces")))
+    all_traces, one_in_ten = (TracerProvider(TraceIdRatioBased(rate), shutdown_on_exit=False) for rate in (1.0, 0.1))
+    for provider in (all_traces, one_in_ten):
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{url}/v1/traces")))
     lineage = OpenLineageClient(config={"transport": {"type": "http", "url": url}})
     return [
         OFF,
         Listening("none again", None),
         Listening("PySpark's own", Idle),
         Listening("QueryListener", kafkameta.QueryListener),
-        Listening("TraceListener", lambda: kafkameta.TraceListener(spark, provider)),
+        Listening("TraceListener", lambda: kafkameta.TraceListener(spark, all_traces)),
+        Listening("TraceListener, one in ten", lambda: kafkameta.TraceListener(spark, one_in_ten)),
         Listening("LineageListener", lambda: kafkameta.LineageListener(spark, lineage)),
     ]
 
@@ -193,7 +196,7 @@ def main() -> None:
             cases[f"{RECORDS_PER_S:,} records/s"] = take_turns(compared, rounds, turn)
     for case, turns in cases.items():
         rows += [result_row(case, name, taken, turns[OFF.name]) for name, taken in turns.items()]
-    report("Seconds of a query at full speed, of a micro-batch at a rate", rows, arguments.json)
+    report("Seconds of a query at full speed, of a micro-batch at a rate, with ten listeners", rows, arguments.json)
 
 
 if __name__ == "__main__":
