@@ -1,7 +1,8 @@
 """Decodes fetched bytes into rows: decompresses and checks record batches and returns `pa.RecordBatch`es.
 
 Record batches of all partitions are decoded together, in chunks of `CHUNK_BYTES` or `CHUNK_RECORDS`: about the size of
-a CPU cache, which keeps numpy's temporary arrays cheap.
+a CPU cache, which keeps numpy's temporary arrays cheap. Of large records, whose arrays are short, a chunk is twice as
+large: the columns of a chunk take milliseconds, however few its records are.
 
 A chunk with a larger record batch is decoded in slices of `SLICE_BYTES` or `SLICE_RECORDS`, first to check all of them,
 then for the rows. So memory beside the decompressed batch is 4 bytes for each record, and one slice with its columns:
@@ -44,6 +45,8 @@ from pyspark_kafka_meta.model import TopicPartition
 
 CHUNK_BYTES = 4 * 1024 * 1024
 CHUNK_RECORDS = 65_536
+FEW_RECORDS = 4_096
+"""With fewer, a chunk has up to 2 * `CHUNK_BYTES`."""
 SLICE_BYTES = 4 * CHUNK_BYTES
 SLICE_RECORDS = 4 * CHUNK_RECORDS
 MIN_BUFFER_BYTES = 1024 * 1024
@@ -191,6 +194,11 @@ class _Chunk:
     ends: list[int] = field(default_factory=list)
     records: int = 0
 
+    @property
+    def is_full(self) -> bool:
+        chunk_bytes = CHUNK_BYTES if self.records >= FEW_RECORDS else 2 * CHUNK_BYTES
+        return self.used >= chunk_bytes or self.records >= CHUNK_RECORDS
+
     def add(self, part: FetchedRecords, header: BatchHeader, max_decompressed_bytes: int) -> bool:
         """Returns whether the batch fits."""
         data = memoryview(part.records)[header.position + HEADER_BYTES : header.end]
@@ -225,7 +233,7 @@ def _chunks(batches: Sequence[_Batch], max_decompressed_bytes: int, memory: Reus
                 chunk = _larger_chunk(part, header, room, max_decompressed_bytes, memory)
         except CorruptBatchError as error:
             raise CorruptBatchError(f"{describe_batch(part.partition, header)}: {error}") from None
-        if chunk.used >= CHUNK_BYTES or chunk.records >= CHUNK_RECORDS:
+        if chunk.is_full:
             yield chunk
             del chunk  # as above
             chunk = _Chunk(memory.whole(size))
@@ -240,7 +248,7 @@ def _buffer_bytes(batches: Sequence[_Batch]) -> int:
         for _, header in batches
     ]
     largest = max(sizes, default=0)
-    size = max(min(sum(sizes), CHUNK_BYTES + largest), MIN_BUFFER_BYTES) + PADDING_BYTES
+    size = max(min(sum(sizes), 2 * CHUNK_BYTES + largest), MIN_BUFFER_BYTES) + PADDING_BYTES
     if size > _MAX_BUFFER_BYTES:
         raise UnsupportedRecordFormatError(f"a record batch of {largest} bytes is larger than can be decoded")
     return size
