@@ -130,20 +130,17 @@ class _Kept:
         is_kept[self.rows] = True
         return array.filter(flag_array(is_kept))  # twice as fast as to take most rows
 
-    def images(self, after: Fields, before: Fields) -> Iterator[pa.Array]:
+    def images(self, after: pa.StructArray, before: pa.Array | None) -> Fields:
         """The fields of the rows after the change, of a delete before it; null in rows without."""
-        deletes, order = np.flatnonzero(self.ops == DELETE), self.rows.copy()
-        order[deletes] = self.count + np.arange(len(deletes))
-        at, in_order = number_array(self.rows[deletes]), number_array(order)
-        is_truncate = self.ops == TRUNCATE
-        for name, array in after.items():
-            if len(deletes):
-                deleted = before[name].take(at) if name in before else pa.nulls(len(deletes), array.type)
-                deleted = deleted if deleted.type == array.type else pa.nulls(len(deletes), array.type)
-                image = pa.concat_arrays([array, deleted]).take(in_order)
-            else:
-                image = self.take(array)
-            yield without(image, is_truncate) if is_truncate.any() else image
+        deletes, is_truncate = np.flatnonzero(self.ops == DELETE), self.ops == TRUNCATE
+        if len(deletes):
+            order = self.rows.copy()
+            order[deletes] = self.count + np.arange(len(deletes))
+            deleted = _read_as(after.type, before, self.count).take(number_array(self.rows[deletes]))
+            images = pa.concat_arrays([after, deleted]).take(number_array(order))
+        else:
+            images = self.take(after)
+        return _fields(without(images, is_truncate) if is_truncate.any() else images)
 
     def malformed(self, causes: Sequence[Bad]) -> list[Malformed]:
         """The records with a cause, each with the first. Marks their rows."""
@@ -205,7 +202,7 @@ class ChangeRows:
         kept = self._kept(records, (_ops_of_envelopes if self._is_debezium else _ops_of_rows)(records, value))
         causes = list(self._causes(kept, value))
         keys = self._keys(kept, records, causes)
-        others, unsent = self._images(kept, value, causes)
+        others, unsent = self._images(kept, records, value, causes)
         change = {"sequence": self._sequences(kept, records, value, causes)}
         if self._schema.options.include_before:
             change["before"] = self._before(kept, value, causes)
@@ -293,13 +290,17 @@ class ChangeRows:
             causes.append(Bad(cause, is_change & _flags(column.is_null())))
         return columns
 
-    def _images(self, kept: _Kept, value: Fields, causes: list[Bad]) -> tuple[dict[str, pa.Array], dict[str, Flags]]:
+    def _images(
+        self, kept: _Kept, records: pa.RecordBatch, value: Fields, causes: list[Bad]
+    ) -> tuple[dict[str, pa.Array], dict[str, Flags]]:
         """The other columns, and the rows in which a column was not sent."""
-        after, before = (_fields(value["after"]), _fields(value.get("before"))) if self._is_debezium else (value, value)
+        row = records.column("value")
+        after, before = (value["after"], value.get("before")) if self._is_debezium else (row, row)
+        images = kept.images(after, before)
         columns: dict[str, pa.Array] = {}
         unsent: dict[str, Flags] = {}
-        fields = {each.name: after[each.name] for each in self._others}
-        for each, image in zip(self._others, kept.images(fields, before), strict=True):
+        for each in self._others:
+            image = images[each.name]
             is_unsent = self._placeholders.in_column(image)
             if is_unsent is not None:
                 is_unsent &= kept.ops != READ  # a snapshot reads all columns: this is the text itself
@@ -359,6 +360,19 @@ def _fields(struct: pa.Array | None) -> dict[str, pa.Array]:
     if struct is None or not pa.types.is_struct(struct.type):
         return {}
     return dict(zip(struct.type.names, struct.flatten(), strict=True))
+
+
+def _read_as(kind: pa.StructType, structs: pa.Array | None, count: int) -> pa.StructArray:
+    """With the fields of this type, null where the structs have none, or one of another type."""
+    if structs is not None and structs.type == kind:
+        return structs
+    known = _fields(structs)
+    found = [known.get(each.name) for each in kind]
+    arrays = [
+        pa.nulls(count, each.type) if array is None or array.type != each.type else array
+        for array, each in zip(found, kind, strict=True)
+    ]
+    return pa.StructArray.from_arrays(arrays, fields=list(kind))
 
 
 def _flags(array: pa.BooleanArray) -> Flags:

@@ -36,8 +36,10 @@ class ConnectJsonDecoder:
             except ValueSchemaError as error:
                 faults += [Fault(row, str(error)) for row in np.flatnonzero(found.which == index).tolist()]
         for kinds, indexes in writers.items():
-            rows = np.flatnonzero(np.isin(found.which, indexes))
-            decoded = self._decoder(kinds).decode(binary_array(memory, found.at[rows], found.lengths[rows]))
+            is_here = np.isin(found.which, indexes)
+            rows = np.flatnonzero(is_here) if len(writers) > 1 else np.arange(len(values))
+            lengths = np.where(is_here, found.lengths, -1)[rows]
+            decoded = self._decoder(kinds).decode(binary_array(memory, found.at[rows], lengths))
             array, not_held = cast_each(self.type, decoded.values)
             faults += [Fault(int(rows[fault.row]), fault.cause) for fault in decoded.faults]
             faults += [Fault(int(rows[index]), "a decimal has more digits than its column") for index in not_held]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafka_meta.arrow_arrays import offsets_of
+from pyspark_kafka_meta.arrow_arrays import Flags, offsets_of
 from pyspark_kafka_meta.typed.formats import Fault
 
 NO_ENVELOPE = (
@@ -97,7 +97,11 @@ def payloads(values: pa.Array) -> Payloads:
             faults.append(Fault(int(rows[0]), str(error)))
             rows = rows[1:]
             continue
-        alike, rows = _alike(values, rows, head, tail) if passes < MAX_PASSES else (rows[:1], rows[1:])
+        if passes < MAX_PASSES:
+            is_alike = _are_alike(values, head, tail)[rows]
+            alike, rows = rows[is_alike], rows[~is_alike]
+        else:
+            alike, rows = rows[:1], rows[1:]
         passes += 1
         at[alike] += len(head)
         lengths[alike] -= len(head) + len(tail)
@@ -105,11 +109,9 @@ def payloads(values: pa.Array) -> Payloads:
     return Payloads(at, lengths, list(schemas), which, faults)
 
 
-def _alike(
-    values: pa.Array, rows: npt.NDArray[np.intp], head: bytes, tail: bytes
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """The rows whose values begin and end like that, and the others."""
-    part = values if len(rows) == len(values) else values.take(pa.array(rows))
-    is_alike = np.asarray(pc.and_(pc.starts_with(part, head), pc.ends_with(part, tail)))
-    is_alike &= np.diff(offsets_of(part)) >= len(head) + len(tail)
-    return rows[is_alike], rows[~is_alike]
+def _are_alike(values: pa.Array, head: bytes, tail: bytes) -> Flags:
+    """Whether values begin and end like that."""
+    is_alike: Flags = np.diff(offsets_of(values)) >= len(head) + len(tail)
+    for matches in (pc.starts_with(values, head), pc.ends_with(values, tail)):
+        is_alike &= matches.fill_null(False).to_numpy(zero_copy_only=False)
+    return is_alike

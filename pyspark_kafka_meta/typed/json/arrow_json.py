@@ -16,6 +16,10 @@ from __future__ import annotations
 
 import binascii
 import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +45,9 @@ _NOT_FINITE = [re.compile(word + rb"(?<=[:,\[\s-]...)(?:inity)?[\s,\]}]") for wo
 """Without quotes, or in a string that looks so. `re` is quick to find what begins with given bytes."""
 
 
+Convert: TypeAlias = Callable[[pa.Array], Column]
+
+
 class _RefusedError(Exception):
     """A chunk is for `JsonDecoder`."""
 
@@ -53,7 +60,7 @@ class ArrowJsonReader:
         Args:
             kinds: as of `JsonSchema`.
         """
-        self._kinds, self._options = kinds, None
+        self._convert, self._options = _converter(kinds) or _unchanged, None
         self._pause = self._paused = 0
         if pa.types.is_struct(kinds) and _is_read(kinds):
             schema = pa.schema(list(_type_read(kinds)))
@@ -81,9 +88,9 @@ class ArrowJsonReader:
         table = json.read_json(pa.BufferReader(text), read_options, self._options)
         if len(table) != len(values):
             raise _RefusedError
-        members = [column.combine_chunks() for column in table.columns]
+        members = [column.chunk(0) for column in table.columns]  # the text is one block
         array = pa.StructArray.from_arrays(members, fields=list(table.schema), mask=values.is_null())
-        array, not_held = _converted(self._kinds, array)
+        array, not_held = self._convert(array)
         array.validate(full=True)  # RapidJSON 1.1, which some builds of Arrow have, reads halves of surrogate pairs
         return array, not_held
 
@@ -128,31 +135,51 @@ def _type_read(kind: pa.DataType) -> pa.DataType:
     return column_type(kind)
 
 
-def _converted(kind: pa.DataType, array: pa.Array) -> Column:
-    """What was read as `_type_read` of the kind, as a column. Raises _RefusedError or ArrowException."""
+def _unchanged(array: pa.Array) -> Column:
+    return array, ()
+
+
+def _converter(kind: pa.DataType) -> Convert | None:
+    """Of what was read as `_type_read` of the kind; None if that is the column. It raises _RefusedError or
+    ArrowException."""
     if pa.types.is_struct(kind):
-        pairs = [_converted(each.type, array.field(index)) for index, each in enumerate(kind)]
-        arrays, faults = zip(*pairs, strict=True)
-        rows = [row for each in faults for row in each]
-        return pa.StructArray.from_arrays(arrays, fields=list(column_type(kind)), mask=array.is_null()), rows
+        members = [_converter(each.type) for each in kind]
+        return partial(_struct, column_type(kind), members) if any(members) else None
     if pa.types.is_list(kind):
-        items, not_held = _converted(kind.value_type, array.values)
-        rows = (np.searchsorted(offsets_of(array), list(not_held), side="right") - 1).tolist()
-        return list_array(column_type(kind), len(array), array.buffers()[:2], items), rows
+        item = _converter(kind.value_type)
+        return item and partial(_list, column_type(kind), item)
     if pa.types.is_floating(kind):
-        if np.signbit(array.filter(pc.equal(array, 0.0))).any():
-            raise _RefusedError  # it may be -0, which is an integer elsewhere, without a sign
-        array = array.cast(kind)
-        if pc.all(pc.is_finite(array)).as_py() is False:
-            raise _RefusedError
-        return array, ()
+        return partial(_floats, kind)
     if is_counted(kind):
-        return times_of_numbers(kind, array)
+        return partial(times_of_numbers, kind)
     if pa.types.is_temporal(kind):
-        return times_of_texts(kind, array)
+        return partial(times_of_texts, kind)
     if pa.types.is_binary(kind):
-        return _from_base64(array), ()
-    return decimals_of_bytes(kind, _from_base64(array)) if pa.types.is_decimal256(kind) else (array, ())
+        return lambda texts: (_from_base64(texts), ())
+    if pa.types.is_decimal256(kind):
+        return lambda texts: decimals_of_bytes(kind, _from_base64(texts))
+    return None
+
+
+def _struct(kind: pa.StructType, members: Sequence[Convert | None], array: pa.StructArray) -> Column:
+    pairs = [(convert or _unchanged)(array.field(index)) for index, convert in enumerate(members)]
+    arrays, faults = zip(*pairs, strict=True)
+    return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=array.is_null()), list(chain(*faults))
+
+
+def _list(kind: pa.ListType, item: Convert, array: pa.ListArray) -> Column:
+    items, not_held = item(array.values)
+    rows = (np.searchsorted(offsets_of(array), list(not_held), side="right") - 1).tolist()
+    return list_array(kind, len(array), array.buffers()[:2], items), rows
+
+
+def _floats(kind: pa.DataType, array: pa.DoubleArray) -> Column:
+    if np.signbit(array.filter(pc.equal(array, 0.0))).any():
+        raise _RefusedError  # it may be -0, which is an integer elsewhere, without a sign
+    array = array.cast(kind)
+    if pc.all(pc.is_finite(array)).as_py() is False:
+        raise _RefusedError
+    return array, ()
 
 
 def _from_base64(texts: pa.StringArray) -> pa.BinaryArray:
