@@ -372,6 +372,15 @@ def test_a_delete_needs_none_of_the_other_columns() -> None:
     assert (found["id"], found["day"], found["_change"]["op"]) == (1, None, "d")
 
 
+@pytest.mark.parametrize("before", ["", "before struct<id bigint, name bigint>, "])
+def test_a_delete_has_null_where_the_row_before_has_another_column_or_none(before: str) -> None:
+    schema = ENVELOPE.replace(f"before {ROW}, ", before)
+    records = [Record(envelope("c", {"id": 1, "name": "a"}), {"id": 1}), Record(envelope("d"), {"id": 1})]
+
+    created, deleted = converted(records, valueSchema=schema)
+    assert (created["name"], deleted["id"], deleted["name"], deleted["data"]) == ("a", 1, None, None)
+
+
 def test_rows_are_counted_without_columns() -> None:
     parsed = options()
     assert parsed.changes is not None
