@@ -48,14 +48,9 @@ class Placeholders:
 
 
 def _equal(array: pa.Array, texts: Sequence[str | bytes]) -> Flags | None:
-    """Which values are one of these; None if none is. Most have another length, and are not compared."""
-    lengths, values, flags = np.diff(offsets_of(array)), pa.array(texts, array.type), np.zeros(len(array), np.bool_)
-    for length in np.diff(offsets_of(values)).tolist():
-        flags |= lengths == length
-    rows = np.flatnonzero(flags)
-    if len(rows):
-        flags[rows] = pc.is_in(array.take(number_array(rows)), values).to_numpy(zero_copy_only=False)
-    return flags if flags.any() else None
+    """Which values are one of these; None if none is."""
+    found = pc.is_in(array, pa.array(texts, array.type))
+    return found.to_numpy(zero_copy_only=False) if found.true_count else None
 
 
 def _equal_lists(lists: pa.Array, items: pa.Array, expected: list[Any]) -> Flags | None:
