@@ -19,8 +19,8 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-REDACTED = "(?i)url|keystore[.]key"
-"""From SECURITY.md: without it the plan of a stream shows the text of a private key, but no other secret."""
+REDACTED = "(?i)url|keystore[.]key|user[.]info"
+"""From SECURITY.md: without it the plan of a stream shows the text of a private key, and the login of a registry."""
 READ_ONLY = ("subscribe", "kafkaConsumer.pollTimeoutMs")
 TOPIC = rb"{\"t\":"
 """In the event log, whose JSON has the JSON of offsets as text."""
