@@ -81,13 +81,13 @@ TUNED_JVM = Reader(
 """After each poll the JVM source requests its partition's end offset, which waits for the response to the consumer's
 in-flight Fetch: at the end of the log `fetch.max.wait.ms`, 500 by default."""
 CONSUME = Reader("confluent-kafka consume()", "consume")
-NOT_DECODED = Reader("kafkameta, ready rows for those fetched", "not_decoded")
+NOT_DECODED = Reader("kafkameta, fetched but not decoded", "not_decoded")
 
 
 def ceiling(partitions: int, records: int, value_bytes: int, low_latency: bool = True) -> Reader:
     """Reads as many ready rows as a topic of this size has."""
     options = {"partitions": partitions, "records": records, "value_bytes": value_bytes, "low_latency": low_latency}
-    name = "the same rows without Kafka" + ("" if low_latency else ", tasks not prompt")
+    name = "the same rows without Kafka" + ("" if low_latency else ", with Spark's socket delays")
     return Reader(name, CeilingSource.name(), {option: str(value) for option, value in options.items()})
 
 
