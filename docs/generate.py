@@ -232,9 +232,9 @@ def speed() -> str:
     rows = {row["reader"]: row for row in results("throughput") if row["case"] == "200B-long"}
     slower_by = {reader: f"{row['kafkameta_is_faster_by']:.1f}" for reader, row in rows.items()}
     return (
-        f"It reads {rows['kafkameta']['krec_s'] / 1000:.1f} million records of 200 bytes a second, on two cores shared "
-        f"with Kafka: {slower_by['JVM source, defaults']} times as many as Spark's source with its defaults, "
-        f"{slower_by['JVM source, tuned']} times as many as with larger polls and fetches.\n"
+        f"A long read returns {rows['kafkameta']['krec_s'] / 1000:.1f} million records of 200 bytes a second, on two "
+        f"cores shared with Kafka: {slower_by['JVM source, defaults']} times as many as Spark's source with its "
+        f"defaults, {slower_by['JVM source, tuned']} times as many as with larger polls and fetches.\n"
     )
 
 

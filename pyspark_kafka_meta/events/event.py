@@ -45,7 +45,7 @@ class EventKind(StrEnum):
     TRANSACTIONS_COMMITTED = "transactions_committed"
     """The driver committed a batch."""
     TRANSACTIONS_ABORTED = "transactions_aborted"
-    """A failed task aborted its transaction, or the driver transactions that belong to no batch."""
+    """A failed task aborted its transaction, or the driver aborted transactions of no batch."""
     TRANSACTIONS_RECOVERED = "transactions_recovered"
     """The driver finished a batch that an earlier run had decided."""
     SCHEMA_LOOKUP = "schema_lookup"

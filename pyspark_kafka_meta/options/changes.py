@@ -61,7 +61,8 @@ class ChangesOptions:
     order: ChangeOrder = _debeziums.choice(
         "changeOrder",
         {each.value: each for each in ChangeOrder},
-        "[Order](changes.md#order) of `_change.sequence`: the topic's or the database's.",
+        "[Order](changes.md#order) of `_change.sequence`: the topic's, or, for topics that get partitions, the "
+        "database's.",
     )
     on_truncate: OnTruncate = _debeziums.choice(
         "onTruncate",

@@ -286,7 +286,7 @@ class SecurityOptions:
         None,
         parse_extensions,
         "Option 'kafka.sasl.oauthbearer.extensions' must be name=value between commas, with names of letters",
-        "Such as logicalCluster=lkc-1,identityPoolId=pool-1.",
+        "SASL extensions: logicalCluster=lkc-1,identityPoolId=pool-1.",
     )
     kerberos_service_name: str | None = _sasl_rows.text(
         "kafka.sasl.kerberos.service.name", "Service name of the brokers for GSSAPI, usually kafka."

@@ -80,8 +80,8 @@ class ReadOptions:
         None,
         partial(parsers.parse_choice, values={"fail": "fail", "earliest": "earliest", "latest": "latest"}),
         "Option 'onTopicRecreated' must be fail, earliest or latest, got '{value}'",
-        "A topic that is recreated during a stream: fail, or continue in the new topic. Default: fail; earliest if "
-        "failOnDataLoss is false.",
+        "A topic that is recreated during a stream: fail, or continue in the new topic, without unread "
+        "records of the old topic. Default: fail; earliest if failOnDataLoss is false.",
         queries=Query.RECORDS_STREAM,
     )
     new_partitions_at_latest: bool = _failures.choice(
@@ -153,8 +153,8 @@ class SourceOptions(ReadOptions, OffsetOptions):
     max_bytes_per_trigger: int | None = _tasks.number(
         "maxBytesPerTrigger",
         None,
-        "[Approximate](#micro-batches-of-about-so-many-bytes) compressed bytes per micro-batch, but at least one "
-        "offset of each partition with a backlog.",
+        "[Approximate](#micro-batches-of-about-so-many-bytes) maximum of compressed bytes per micro-batch, but at "
+        "least one offset of each partition with a backlog.",
         low=1,
         high=INT64_MAX,
         queries=Query.RECORDS_STREAM,
