@@ -28,7 +28,7 @@ RERUNS := $(if $(CI),--reruns 2 --reruns-delay 30 --rerun-show-tracebacks)
 PARALLEL_TESTS := $(BIN)/python -m pytest $(RERUNS) --dist loadfile --no-loadscope-reorder --numprocesses
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all kafka-releases coverage changes lint docs site site-release dist sbom bench recovery simulate compat connect pipelines sail archive cluster-test java
+.PHONY: help demo test test-slow test-all kafka-releases coverage changes lint docs site site-release dist sbom bench recovery frameworks simulate compat connect pipelines sail archive cluster-test java
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile
@@ -92,6 +92,14 @@ bench: java $(BENCH_INSTALLED) ## measure speed beside the JVM source and sink, 
 	for one in $(BENCHMARKS); do $(BENCH)/python -m benchmarks.$$one --json docs/benchmarks/$$one.json || exit 1; done
 	$(BENCH)/python -m docs.generate
 	$(BENCH)/python -m benchmarks.plots
+
+# Each in an environment of its own: they want other releases of pyarrow and confluent-kafka.
+frameworks: java $(BENCH_INSTALLED) ## measure copies of a topic beside quixstreams, PyFlink and others, for half an hour
+	[ -x .venv-quixstreams/bin/python ] || $(PYTHON) -m venv .venv-quixstreams
+	.venv-quixstreams/bin/python -m pip install --quiet 'quixstreams>=3.28,<4'
+	[ -x .venv-pyflink/bin/python ] || $(PYTHON) -m venv .venv-pyflink
+	.venv-pyflink/bin/python -m pip install --quiet 'apache-flink>=2.3,<3'
+	$(BENCH)/python -m benchmarks.frameworks --json docs/benchmarks/frameworks.json
 
 recovery: java $(BENCH_INSTALLED) ## measure what a moving leader costs a running reader
 	$(BENCH)/python -m benchmarks.recovery --json docs/benchmarks/recovery.json
