@@ -36,6 +36,7 @@ class ConnectJsonDecoder:
             except ValueSchemaError as error:
                 faults += [Fault(row, str(error)) for row in np.flatnonzero(found.which == index).tolist()]
         for kinds, indexes in writers.items():
+            # Of one writer, all rows, others as null: then no value has to be put in order.
             is_here = np.isin(found.which, indexes)
             rows = np.flatnonzero(is_here) if len(writers) > 1 else np.arange(len(values))
             lengths = np.where(is_here, found.lengths, -1)[rows]

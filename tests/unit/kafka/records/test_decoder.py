@@ -293,6 +293,15 @@ def test_rows_are_equal_in_any_chunks(monkeypatch: pytest.MonkeyPatch, chunk_byt
     assert rows_of(part) == rows
 
 
+@pytest.mark.parametrize(("value_bytes", "records"), [(100, 10), (300, 7)])
+def test_chunks_of_few_records_are_larger(monkeypatch: pytest.MonkeyPatch, value_bytes: int, records: int) -> None:
+    monkeypatch.setattr(decoder, "CHUNK_BYTES", 1_000)
+    monkeypatch.setattr(decoder, "FEW_RECORDS", 8)
+    part = fetched(b"".join(batch([Row(offset, value=bytes(value_bytes))]) for offset in range(20)))
+
+    assert next(decode([part], ["offset"])).num_rows == records
+
+
 def test_yielded_rows_do_not_change_while_more_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "CHUNK_BYTES", 1)
     rows = [Row(offset, b"%d" % offset, b"%d" % offset) for offset in range(20)]
