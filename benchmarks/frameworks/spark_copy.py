@@ -1,36 +1,28 @@
-"""Spark: micro-batches as short as they can be, of at most as many records as kafkameta copies in `COMMIT_MS`. The last
-argument is the format of source and sink: kafkameta, or kafka for Spark's own."""
+"""kafkameta: micro-batches as short as they can be, of at most as many records as it copies between two commits."""
 
 import sys
 
 from pyspark.sql import SparkSession
 
-from benchmarks.jvm_source import jvm_source_jars
-
 RECORDS_PER_MS = 200
 
-servers, source, target, commit_ms, format_name = sys.argv[1:]
-spark = (
-    SparkSession.builder.master("local[2]")
-    .config("spark.ui.enabled", "false")
-    .config("spark.jars", ",".join(map(str, jvm_source_jars())))
-    .getOrCreate()
-)
+servers, source, target, commit_ms = sys.argv[1:]
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 rows = (
-    spark.readStream.format(format_name)
+    spark.readStream.format("kafkameta")
     .option("kafka.bootstrap.servers", servers)
     .option("subscribe", source)
     .option("startingOffsets", "earliest")
     .option("maxOffsetsPerTrigger", int(commit_ms) * RECORDS_PER_MS)
     .load()
 )
-writer = (
+query = (
     rows.select("key", "value")
-    .writeStream.format(format_name)
+    .writeStream.format("kafkameta")
     .option("kafka.bootstrap.servers", servers)
     .option("topic", target)
+    .option("kafka.transactional.id", target)
     .option("checkpointLocation", f"checkpoint-{target}")
+    .start()
 )
-if format_name == "kafkameta":
-    writer = writer.option("kafka.transactional.id", target)
-writer.start().awaitTermination()
+query.awaitTermination()
