@@ -64,7 +64,7 @@ def node_id_of(connection: int) -> int:
 
 
 class FakeRequests(ABC, Generic[RequestT, ResponseT]):
-    """A `Requests` of `kafka.protocol.requests`.
+    """A `Requests` of `kafka.protocol.network_interface`.
 
     Attributes:
         in_flight: by connection, oldest first.

@@ -60,7 +60,7 @@ def failure_reason(error: KafkaMetaError) -> RefreshReason:
 
 
 class MetadataNetwork(Protocol):
-    """The part of `kafka.protocol.requests.Network` that a cache needs."""
+    """The part of `kafka.protocol.network_interface.Network` that a cache needs."""
 
     def send_metadata(self, address: Address, topics: Collection[str] | None, deadline: float) -> None: ...
 

@@ -107,7 +107,7 @@ class IdleConnections:
 
 
 class InFlightRequests(Generic[RequestT, ResponseT]):
-    """Implements `Requests` of `kafka.protocol.requests`. Not thread-safe."""
+    """Implements `Requests` of `kafka.protocol.network_interface`. Not thread-safe."""
 
     def __init__(
         self,

@@ -82,7 +82,7 @@ class ProduceRequests(InFlightRequests[Any, Any]):  # readers start sooner witho
 
 
 class KafkaNetwork:
-    """Implements `kafka.protocol.requests.Network`. Not thread-safe: used by one thread of one process."""
+    """Implements `kafka.protocol.network_interface.Network`. Not thread-safe: used by one thread of one process."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self._idle = idle = IdleConnections()
