@@ -311,15 +311,11 @@ class ChangeRows:
     def _before(self, kept: _Kept, value: Fields, causes: list[Bad]) -> pa.Array:
         if "before" not in value:
             return pa.nulls(len(kept.rows), self._schema.change.field("before").type)
-        before = kept.take(value["before"])
-        fields, is_delete = _fields(before), kept.ops == DELETE
-        arrays = [
-            _converted(each, fields[each.name], causes, is_delete)
-            if each.name in fields
-            else pa.nulls(len(before), each.type)
-            for each in self._schema.row
-        ]
-        return pa.StructArray.from_arrays(arrays, [each.name for each in self._schema.row], mask=before.is_null())
+        before, is_delete = value["before"], kept.ops == DELETE
+        fields = _fields(kept.take(_read_as(value["after"].type, before, kept.count)))
+        arrays = [_converted(each, fields[each.name], causes, is_delete) for each in self._schema.row]
+        names, is_null = [each.name for each in self._schema.row], kept.take(before.is_null())
+        return pa.StructArray.from_arrays(arrays, names, mask=is_null)
 
     def _sequences(self, kept: _Kept, records: pa.RecordBatch, value: Fields, causes: list[Bad]) -> pa.Array:
         """Of `ChangeOrder`."""

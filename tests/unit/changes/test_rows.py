@@ -381,6 +381,17 @@ def test_a_delete_has_null_where_the_row_before_has_another_column_or_none(befor
     assert (created["name"], deleted["id"], deleted["name"], deleted["data"]) == ("a", 1, None, None)
 
 
+def test_the_row_before_has_null_where_it_has_another_column() -> None:
+    schema = ENVELOPE.replace(ROW, "struct<id bigint, name bigint>", 1)
+    records = [Record(envelope("u", {"id": 1}, {"id": 1, "name": 5}), {"id": 1}), Record(envelope("u", {}), {"id": 1})]
+
+    rows = converted(records, valueSchema=schema, includeBefore="true")
+    assert [row["_change"]["before"] for row in rows] == [
+        {"id": 1, "name": None, "data": None, "tags": None, "counts": None},
+        None,
+    ]
+
+
 def test_rows_are_counted_without_columns() -> None:
     parsed = options()
     assert parsed.changes is not None
