@@ -28,7 +28,6 @@ from openlineage.client import OpenLineageClient
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -98,17 +97,15 @@ def collector() -> Iterator[str]:
 
 
 def listeners(spark: SparkSession, url: str) -> list[Listening]:
-    all_traces, one_in_ten = (TracerProvider(TraceIdRatioBased(rate), shutdown_on_exit=False) for rate in (1.0, 0.1))
-    for provider in (all_traces, one_in_ten):
-        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{url}/v1/traces")))
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{url}/v1/traces")))
     lineage = OpenLineageClient(config={"transport": {"type": "http", "url": url}})
     return [
         OFF,
         Listening("none again", None),
         Listening("PySpark's own", Idle),
         Listening("QueryListener", kafkameta.QueryListener),
-        Listening("TraceListener", lambda: kafkameta.TraceListener(spark, all_traces)),
-        Listening("TraceListener, one in ten", lambda: kafkameta.TraceListener(spark, one_in_ten)),
+        Listening("TraceListener", lambda: kafkameta.TraceListener(spark, provider)),
         Listening("LineageListener", lambda: kafkameta.LineageListener(spark, lineage)),
     ]
 

@@ -2,9 +2,8 @@
 
 Durations of a micro-batch are in Spark's progress reports, its tasks in the status store of Spark's UI, and Metadata
 requests, transactions and losses in the events of caches, which name their query, micro-batch and task. So executors
-need neither OpenTelemetry nor a collector, and tasks do nothing for it. The driver computes for about three
-milliseconds for each micro-batch, once a second for all that have finished since; less for those that its sampler
-leaves out.
+need neither OpenTelemetry nor a collector, and tasks do nothing for it. The driver computes for a few milliseconds for
+each micro-batch, once a second for all that have finished since.
 
 Names of attributes follow OpenTelemetry's semantic conventions for messaging where they have one.
 """
@@ -14,8 +13,8 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from itertools import count
@@ -49,7 +48,7 @@ TaskKey = tuple[int, int, int]
 
 @dataclass(slots=True)
 class Span:
-    """A span with its descendants, which are made if it is sampled. Attributes of None are left out."""
+    """A span with its descendants. Attributes of None are left out."""
 
     name: str
     start_ms: float
@@ -57,7 +56,7 @@ class Span:
     attributes: Mapping[str, Any]
     error: str | None = None
     kind: trace.SpanKind = trace.SpanKind.INTERNAL
-    children: Iterable[Span] = ()
+    children: list[Span] = field(default_factory=list)
 
     def record(self, tracer: trace.Tracer, parent: Context) -> Context:
         """Returns the context of the span."""
@@ -66,7 +65,7 @@ class Span:
         if self.error is not None:
             span.set_status(trace.StatusCode.ERROR, self.error.partition("\n")[0][:ERROR_CHARACTERS])
         context = trace.set_span_in_context(span, parent)
-        for child in self.children if span.is_recording() else ():
+        for child in self.children:
             child.record(tracer, context)
         span.end(_ns(self.end_ms))
         return context
@@ -77,9 +76,7 @@ def _ns(time_ms: float) -> int:
     return round(time_ms * 1_000) * 1_000
 
 
-def batch_span(
-    progress: Mapping[str, Any], tasks: Callable[[], Sequence[Mapping[str, Any]]], events: Sequence[EventRow]
-) -> Span:
+def batch_span(progress: Mapping[str, Any], tasks: Sequence[Mapping[str, Any]], events: Sequence[EventRow]) -> Span:
     """The span of a finished micro-batch by Spark's report, with its phases, tasks (as of `TaskReports`) and events."""
     start_ms = _start_ms(progress)
     topics = sorted({topic for offset in end_offsets(progress) for topic in offset.topic_ids})
@@ -91,7 +88,9 @@ def batch_span(
         "messaging.destination.name": topic,
     }
     root = _root(start_ms, start_ms + progress["batchDuration"], attributes)
-    root.children = _phases(root, progress["durationMs"], tasks, events)
+    root.children = list(_phases(start_ms, progress["durationMs"]))
+    writing = next((phase for phase in root.children if phase.name == "addBatch"), root)
+    _add_tasks(writing, tasks, events)
     return root
 
 
@@ -111,7 +110,7 @@ def failed_batch_span(
     start_ms = min((task["launchTime"] for task in tasks), default=end_ms)
     batch_id = next((event["batch_id"] for event in events), None)
     root = _root(start_ms, end_ms, _query_attributes(query_id, run_id, batch_id), error)
-    root.children = _tasks_and_events(end_ms, tasks, events)
+    _add_tasks(root, tasks, events)
     return root
 
 
@@ -130,42 +129,26 @@ def _root(start_ms: float, end_ms: float, attributes: Mapping[str, Any], error: 
     return Span(name, start_ms, end_ms, {**messaging, **attributes}, error, trace.SpanKind.CONSUMER)
 
 
-def _phases(
-    root: Span,
-    durations_ms: Mapping[str, int],
-    tasks: Callable[[], Sequence[Mapping[str, Any]]],
-    events: Sequence[EventRow],
-) -> Iterator[Span]:
-    """One after the other: Spark reports durations alone, and what is between phases takes a few milliseconds. Tasks
-    are in addBatch."""
-    start_ms, parts = root.start_ms, list[Span]()
+def _phases(start_ms: float, durations_ms: Mapping[str, int]) -> Iterator[Span]:
+    """One after the other: Spark reports durations alone, and what is between phases takes a few milliseconds."""
     for name in PHASES:
         if name in durations_ms:
-            parts.append(Span(name, start_ms, start_ms + durations_ms[name], {}))
+            yield Span(name, start_ms, start_ms + durations_ms[name], {})
             start_ms += durations_ms[name]
-    writing = next((phase for phase in parts if phase.name == "addBatch"), None)
-    found = _tasks_and_events(root.end_ms if writing is None else writing.end_ms, tasks(), events)
-    if writing is None:
-        parts += found
-    else:
-        writing.children = found
-    yield from parts
 
 
-def _tasks_and_events(end_ms: float, tasks: Sequence[Mapping[str, Any]], events: Sequence[EventRow]) -> list[Span]:
-    """Events are children of their tasks; those of a committer have no task."""
-    nested: dict[TaskKey | None, list[Span]] = {_key_of(task): [] for task in tasks}
-    others: list[Span] = []
+def _add_tasks(parent: Span, tasks: Sequence[Mapping[str, Any]], events: Sequence[EventRow]) -> None:
+    """Tasks become children of `parent`, events children of their tasks. Events of a committer have no task."""
+    spans: dict[TaskKey | None, Span] = {None: parent}
+    for task in tasks:
+        key = (task["stageId"], task["partitionId"], task["attempt"])
+        spans[key] = _task_span(task, parent.end_ms)
+        parent.children.append(spans[key])
     for event in events[:MAX_SPANS]:
-        nested.get(_task_of(event), others).append(event_span(event))
-    return [*(_task_span(task, end_ms, nested.pop(_key_of(task), ())) for task in tasks), *others]
+        spans.get(_task_of(event), parent).children.append(event_span(event))
 
 
-def _key_of(task: Mapping[str, Any]) -> TaskKey:
-    return task["stageId"], task["partitionId"], task["attempt"]
-
-
-def _task_span(task: Mapping[str, Any], end_ms: float, children: Sequence[Span]) -> Span:
+def _task_span(task: Mapping[str, Any], end_ms: float) -> Span:
     metrics = task.get("taskMetrics") or {}
     attributes = {
         "spark.executor.id": task["executorId"],
@@ -179,7 +162,7 @@ def _task_span(task: Mapping[str, Any], end_ms: float, children: Sequence[Span])
     }
     duration_ms = task.get("duration")  # None: it still runs, as some that were killed
     end_ms = end_ms if duration_ms is None else task["launchTime"] + duration_ms
-    return Span("task", task["launchTime"], end_ms, attributes, task.get("errorMessage"), children=children)
+    return Span("task", task["launchTime"], end_ms, attributes, task.get("errorMessage"))
 
 
 def _task_of(event: EventRow) -> TaskKey | None:
@@ -231,19 +214,17 @@ class TaskReports:
         self._jobs.setdefault(run_id, deque()).extend(found)
         self._last_jobs[run_id] = max([last, *found])
 
-    def tasks(self, run_id: str, from_ms: float, until_ms: float) -> list[dict[str, Any]]:
-        """The tasks of the jobs that were found, started between these times, ms since 1970 UTC, and have not been
-        returned; at most `MAX_SPANS` of each stage. Earlier jobs are of traces that were not sampled."""
+    def tasks(self, run_id: str, until_ms: float) -> list[dict[str, Any]]:
+        """The tasks of the jobs that were found, started before `until_ms`, and have not been returned; at most
+        `MAX_SPANS` of each stage. Times are ms since 1970 UTC."""
         stages: dict[int, None] = {}
         jobs = self._jobs[run_id]
         while jobs:
             job = self._rows(self._store.job(job_id := jobs.popleft()))
-            began_ms = job["submissionTime"] or until_ms
-            if began_ms >= until_ms:
+            if (job["submissionTime"] or until_ms) >= until_ms:
                 jobs.appendleft(job_id)  # of the next micro-batch
                 break
-            if began_ms >= from_ms:
-                stages |= dict.fromkeys(job["stageIds"])
+            stages |= dict.fromkeys(job["stageIds"])
         return [task for stage_id in stages for task in self._of_stage(stage_id)]
 
     def forget(self, run_id: str) -> None:
@@ -305,16 +286,14 @@ class TraceListener(JsonListener):
             self._reports.find_jobs(run_id)
         for progress in finished:
             batch = progress["id"], progress["batchId"]
-            from_ms = _start_ms(progress)
-            times_ms = from_ms, from_ms + progress["batchDuration"]
-            tasks = partial(self._reports.tasks, progress["runId"], *times_ms)
+            tasks = self._reports.tasks(progress["runId"], _start_ms(progress) + progress["batchDuration"])
             self._record(batch, batch_span(progress, tasks, self._waiting.pop(batch, [])))
 
     def _end(self, query_id: str, run_id: str, error: str | None, end_ms: float) -> None:
         self._read()
         if error is not None:
             self._reports.find_jobs(run_id)
-            tasks = self._reports.tasks(run_id, 0, end_ms)
+            tasks = self._reports.tasks(run_id, end_ms)
             batches = [batch for batch in self._waiting if batch[0] == query_id]
             events = [event for batch in batches for event in self._waiting.pop(batch)]
             root = failed_batch_span(query_id, run_id, end_ms, error, tasks, events)

@@ -14,7 +14,6 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 
 from pyspark_kafka_meta import TraceListener
 from pyspark_kafka_meta.errors import OptionError
@@ -71,20 +70,10 @@ def listen(
 ) -> Callable[..., TraceListener]:
     """A listener that reads events from a folder, where Spark's UI shows these tasks."""
 
-    def listener(
-        *tasks: dict[str, Any],
-        find_jobs: Callable[[str], object] = lambda _: None,
-        sampler: Sampler = ALWAYS_ON,
-        asked: list[tuple[object, ...]] | None = None,
-    ) -> TraceListener:
-        def tasks_of(*query_and_times: object) -> Sequence[dict[str, Any]]:
-            if asked is not None:
-                asked.append(query_and_times)
-            return tasks
-
-        reports = SimpleNamespace(tasks=tasks_of, find_jobs=find_jobs, forget=lambda _: None)
+    def listener(*tasks: dict[str, Any], find_jobs: Callable[[str], object] = lambda _: None) -> TraceListener:
+        reports = SimpleNamespace(tasks=lambda *_: tasks, find_jobs=find_jobs, forget=lambda _: None)
         monkeypatch.setattr(tracing, "TaskReports", lambda _: reports)
-        provider = TracerProvider(sampler, shutdown_on_exit=False)
+        provider = TracerProvider(shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(exporter))
         return TraceListener(None, provider, eventsPath=str(tmp_path))  # type: ignore[arg-type]
 
@@ -186,24 +175,6 @@ def test_spans_name_query_batch_executor_and_records(
     assert refresh["messaging.destination.partition.id"] == "2"
     assert refresh["kafkameta.reason"] == "max_age"
     assert refresh["server.address"] == "broker-1"
-
-
-def test_a_trace_that_is_not_sampled_asks_for_no_tasks_and_has_no_late_events(
-    listen: Callable[..., TraceListener], exporter: InMemorySpanExporter, tmp_path: Path
-) -> None:
-    asked: list[tuple[object, ...]] = []
-    listener = listen(sampler=ALWAYS_OFF, asked=asked)
-    report(listener)
-    listener._calls.wait()
-    write(tmp_path, made("a" * 32, 1, BEGAN_MS + 90, origin=WRITER))
-    end(listener)
-
-    assert (exporter.get_finished_spans(), asked) == ((), [])
-
-    sampled = listen(asked=asked)
-    report(sampled)
-    end(sampled)
-    assert asked == [("r", BEGAN_MS, BEGAN_MS + 300)]
 
 
 def test_a_failed_micro_batch_has_the_error_of_its_query_and_of_its_task(
