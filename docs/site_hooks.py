@@ -33,6 +33,8 @@ PAGES = {
     },
     **{notebook: f"examples/{notebook.name}" for notebook in EXAMPLES.glob("*.ipynb")},
 }
+MODULE = re.compile(r"<!-- reference (\S+) -->")
+"""Of which the site describes all classes, and the page names none."""
 PUBLIC_NAMES = re.compile(r"<!-- generated: names (\S+) -->\n(.*?)<!-- end -->", re.DOTALL)
 LINK = re.compile(r"(?<=\]\()[^)#\s]+")
 
@@ -62,7 +64,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         uri = uris.get(normpath(source.parent / found[0]))
         return found[0] if uri is None else relpath(uri, Path(page.file.src_uri).parent)
 
-    return LINK.sub(link, PUBLIC_NAMES.sub(signatures, markdown))
+    return LINK.sub(link, MODULE.sub(r"::: \1", PUBLIC_NAMES.sub(signatures, markdown)))
 
 
 def signatures(found: re.Match[str]) -> str:
