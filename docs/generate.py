@@ -160,6 +160,11 @@ def names(module_name: str) -> str:
     return ",\n".join(f"`{name}`" for name in public_members(module_name)) + "\n"
 
 
+def reference(_: str) -> str:
+    """Nothing: in its place the site describes the classes of the module."""
+    return ""
+
+
 def public_members(module_name: str) -> dict[str, Any]:
     """The members in `__all__`, else the classes that the module defines."""
     module = import_module(module_name)
@@ -265,6 +270,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "side-tables": side_tables,
     "commands": commands,
     "names": names,
+    "reference": reference,
     "benchmark": benchmark,
     "pivot": pivot,
     "speed": speed,

@@ -33,8 +33,7 @@ PAGES = {
     },
     **{notebook: f"examples/{notebook.name}" for notebook in EXAMPLES.glob("*.ipynb")},
 }
-MODULE = re.compile(r"<!-- reference (\S+) -->")
-"""Of which the site describes all classes, and the page names none."""
+MODULE = re.compile(r"<!-- generated: reference (\S+) -->\n.*?<!-- end -->", re.DOTALL)
 PUBLIC_NAMES = re.compile(r"<!-- generated: names (\S+) -->\n(.*?)<!-- end -->", re.DOTALL)
 LINK = re.compile(r"(?<=\]\()[^)#\s]+")
 
