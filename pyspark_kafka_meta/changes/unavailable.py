@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -39,7 +40,7 @@ class Placeholders:
         if pa.types.is_list(kind) and (pa.types.is_string(kind.value_type) or pa.types.is_binary(kind.value_type)):
             rows = np.flatnonzero(list_lengths(array) == 1)
             found = self.in_column(array.values.take(number_array(offsets_of(array)[rows])))
-            return None if found is None else np.isin(np.arange(len(array)), rows[found])
+            return None if found is None else _flags_at(rows[found], len(array))
         if pa.types.is_list(kind) and (pa.types.is_integer(kind.value_type) or pa.types.is_date32(kind.value_type)):
             return _equal_lists(array, array.values, list(self._bytes))
         if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
@@ -60,9 +61,14 @@ def _equal_lists(lists: pa.Array, items: pa.Array, expected: list[Any]) -> Flags
     at = offsets_of(lists)[rows][:, None] + np.arange(len(expected))
     pattern = pa.array(expected, items.type).take(number_array(np.tile(np.arange(len(expected)), len(rows))))
     is_equal = pc.equal(items.take(number_array(at.ravel())), pattern).fill_null(False)
-    flags = np.zeros(len(lists), np.bool_)
-    flags[rows] = is_equal.to_numpy(zero_copy_only=False).reshape(at.shape).all(axis=1)
-    return flags if flags.any() else None
+    found = rows[is_equal.to_numpy(zero_copy_only=False).reshape(at.shape).all(axis=1)]
+    return _flags_at(found, len(lists)) if len(found) else None
+
+
+def _flags_at(rows: npt.NDArray[np.intp], count: int) -> Flags:
+    flags = np.zeros(count, np.bool_)
+    flags[rows] = True
+    return flags
 
 
 def without(array: pa.Array, is_placeholder: Flags) -> pa.Array:

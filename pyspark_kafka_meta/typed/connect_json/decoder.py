@@ -37,7 +37,7 @@ class ConnectJsonDecoder:
                 faults += [Fault(row, str(error)) for row in np.flatnonzero(found.which == index).tolist()]
         for kinds, indexes in writers.items():
             # Of one writer, all rows, others as null: then no value has to be put in order.
-            is_here = np.isin(found.which, indexes)
+            is_here = np.isin(found.which, indexes) if len(found.schemas) > 1 else found.which == indexes[0]
             rows = np.flatnonzero(is_here) if len(writers) > 1 else np.arange(len(values))
             lengths = np.where(is_here, found.lengths, -1)[rows]
             decoded = self._decoder(kinds).decode(binary_array(memory, found.at[rows], lengths))
