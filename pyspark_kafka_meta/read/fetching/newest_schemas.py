@@ -37,19 +37,29 @@ class Found(NamedTuple):
 def newest_schemas(
     client: KafkaClient, options: SourceOptions, column: str, find: Callable[[bytes], SchemaText | None]
 ) -> list[NewestSchema]:
-    """As `typed.reading.NewestSchemas`: the newest by timestamps, in the order of topics."""
+    """As `typed.reading.NewestSchemas`: the newest by timestamps, in the order of topics. A partition whose newest
+    records have none is read further back, up to the time of the newest one in others."""
     options = replace(options, ending_offsets=OffsetsSpec(LATEST_OFFSET), fail_on_data_loss=False, where=None)
     found: dict[str, Found] = {}
+    read_back_to: dict[TopicPartition, int] = {}
+
+    def may_have_newer(partition: TopicPartition) -> bool:
+        best = found.get(partition.topic)
+        return best is None or read_back_to.get(partition, best.timestamp + 1) > best.timestamp
+
     offsets, is_left = FIRST_OFFSETS, True
     while is_left and offsets <= MAX_OFFSETS:
         last = replace(options, starting_offsets=LastOffsetsSpec(offsets))
-        ranges = [each for each in OffsetPlanner(client, last).batch_ranges() if each.partition.topic not in found]
+        ranges = [each for each in OffsetPlanner(client, last).batch_ranges() if may_have_newer(each.partition)]
         columns = ["topic", "partition", "offset", "timestamp", column]
         for batch in TaskReader(client, last, columns).read([each for each in ranges if each.size]):
+            places = map(TopicPartition, batch.column("topic").to_pylist(), batch.column("partition").to_pylist())
+            for place, time in zip(places, batch.column("timestamp").cast("int64").to_pylist(), strict=True):
+                read_back_to[place] = min(time, read_back_to.get(place, time))
             for each in _newest(batch, column, find):
                 topic = each.partition.topic
                 found[topic] = max(each, found.get(topic, each), key=lambda one: one[:3])
-        is_left = any(each.size == offsets and each.partition.topic not in found for each in ranges)
+        is_left = any(each.size == offsets and may_have_newer(each.partition) for each in ranges)
         offsets *= GROWTH
     in_order = (found[topic] for topic in sorted(found))
     return [NewestSchema(each.text, f"{each.partition} at offset {each.offset}") for each in in_order]
@@ -58,10 +68,10 @@ def newest_schemas(
 def _newest(batch: pa.RecordBatch, column: str, find: Callable[[bytes], SchemaText | None]) -> Iterator[Found]:
     """The newest of each topic in a batch."""
     batch = batch.filter(batch.column(column).is_valid())
-    times, topics = batch.column("timestamp").cast("int64").to_numpy(), set[str]()
-    for row in times.argsort(kind="stable")[::-1].tolist():
+    times, topics = batch.column("timestamp").cast("int64").to_pylist(), set[str]()
+    for time, row in sorted(zip(times, range(len(batch)), strict=True), reverse=True):
         topic, partition, offset = (batch.column(name)[row].as_py() for name in ("topic", "partition", "offset"))
         text = None if topic in topics else find(batch.column(column)[row].as_py())
         if text is not None:
             topics.add(topic)
-            yield Found(int(times[row]), TopicPartition(topic, partition), offset, text)
+            yield Found(time, TopicPartition(topic, partition), offset, text)

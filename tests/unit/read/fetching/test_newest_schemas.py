@@ -52,6 +52,17 @@ def test_older_offsets_are_read_until_something_is_found(scene: Scene) -> None:
     assert found(scene) == [("x1", "t-0 at offset 0")]
 
 
+def test_a_partition_is_read_until_what_is_left_is_older_than_the_schema_of_another(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.write(T0, "x1", written=EARLIER)
+    scene.write(T1, "x2", *["y"] * 10, written=LATER)
+    scene.write(T2, "x3", *["y"] * 200, written=EARLIER - timedelta(minutes=1))
+    assert found(scene) == [("x2", "t-1 at offset 0")]
+    monkeypatch.setattr(newest_schemas, "MAX_OFFSETS", 10)
+    assert found(scene) == [("x1", "t-0 at offset 0")]
+
+
 def test_a_long_log_is_not_read_as_a_whole(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(newest_schemas, "MAX_OFFSETS", 100)
     scene.write(T0, "x1", *["y"] * 100)
