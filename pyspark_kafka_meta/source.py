@@ -191,7 +191,7 @@ def _columns(schema: StructType, available: StructType) -> Columns:
     unknown = [
         field.simpleString()
         for column, field in columns
-        if column is None or (column.dataType, column.nullable) != (field.dataType, field.nullable)
+        if column is None or column.dataType != field.dataType or (column.nullable and not field.nullable)
     ]
     if unknown:
         raise OptionError(

@@ -312,8 +312,8 @@ def _error(column: str, value: Malformed, place: TopicPartition, offset: int) ->
         f"('{column}SchemaVersion'), or with its record or message type ('{column}RecordName'). "
     )
     framing = (
-        f"Check '{column}Framing': Apicurio's serializers may write ids into headers (apicurio-header), and so do "
-        "Azure's, which are not read. "
+        f"Check '{column}Framing': none for bytes without frames; Apicurio's serializers may write ids into headers "
+        "(apicurio-header), and so do Azure's, which are not read. "
     )
     advice = restart if value.is_unresolved else framing if value.cause.startswith("no frame") else ""
     return MalformedRecordError(

@@ -211,7 +211,7 @@ def test_values_of_kafka_connect_are_read_by_the_schemas_in_them(
     """The newest schema is looked up before tombstones, and pinned in the checkpoint."""
     first, second = struct(id="int32", price=decimal(2)), struct(id="int64", note="string")
     query = Query(read, tmp_path, valueFormat="connect-json")
-    with pytest.raises(PySparkException, match="no value of the newest records has a schema: set 'valueSchema'"):
+    with pytest.raises(PySparkException, match="the newest records has a schema: set 'valueFormat' to json"):
         query.run()
 
     produce(topic, [value_with(first, {"id": 1, "price": unscaled(-125)}), *[None] * 12], partition=0)

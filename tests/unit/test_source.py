@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 import pyspark_kafka_meta
 from pyspark_kafka_meta import source
@@ -127,6 +127,15 @@ def test_the_registry_is_asked_once_for_a_query() -> None:
         assert registry.requests == ["GET /subjects/t-value/versions/latest"]
     assert schema.fieldNames() == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
     assert schema["value"].dataType.simpleString() == "struct<id:bigint>"
+
+
+def test_columns_are_chosen_by_name_and_type_whether_or_not_they_may_be_null() -> None:
+    rows = {"changes": "upsert", "keyFormat": "json", "keySchema": "id int", "valueFormat": "json"}
+    kafka = source.KafkaMetaDataSource({**TOPIC, **rows, "valueSchema": "id int, v string"})
+    kafka.reader(StructType().add("v", StringType()).add("id", IntegerType()))
+    for field in (StructField("id", LongType()), StructField("v", StringType(), False), StructField("w", StringType())):
+        with pytest.raises(OptionError, match=f"not among them: {field.name}:"):
+            kafka.reader(StructType([field]))
 
 
 def test_bytes_and_descriptions_of_malformed_values_are_further_columns() -> None:

@@ -324,7 +324,7 @@ def test_the_schema_in_the_newest_value_is_read() -> None:
 
 def test_without_a_schema_in_a_value_the_query_does_not_begin() -> None:
     with pytest.raises(
-        OptionError, match="no value of the newest records has a schema: set 'valueSchema' to a schema of Kafka"
+        OptionError, match="no value of the newest records has a schema: set 'valueFormat' to json for JSON without"
     ):
         of_values()
     assert of_values(valueSchema=json.dumps(struct(a="int8"))).readers[0].pin.source == "option valueSchema"
