@@ -271,4 +271,4 @@ def _raw_rows(
     columns = list(dict.fromkeys([*columns, *(() if selection is None else selection.columns)]))
     reader = LatestReader(client, options, columns, may_end_later)
     batches = (batch for planned in ranges for batch in reader.read(planned, topics))
-    yield from batches if selection is None else kept(batches, selection.are_kept)
+    yield from batches if selection is None else kept(batches, selection)

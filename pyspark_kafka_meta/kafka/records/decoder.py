@@ -81,10 +81,12 @@ class FetchedRecords:
 
 class Selection(NamedTuple):
     """Which records become rows: those that `are_kept` says of a batch of these columns. Other columns are built of
-    kept records alone."""
+    kept records alone. `on_selected` gets the batch and these flags once for each record: a batch is tested again if a
+    header of its chunk is corrupt."""
 
     columns: Sequence[str]
     are_kept: Callable[[pa.RecordBatch], Flags]
+    on_selected: Callable[[pa.RecordBatch, Flags], None]
 
 
 _Batch: TypeAlias = tuple[FetchedRecords, BatchHeader]
@@ -292,14 +294,19 @@ def _decode_chunk(chunk: _Chunk, columns: Sequence[str], selection: Selection | 
                 if name in built_later:
                     COLUMNS[name](rows)
     for rows in kept or records.rows(slices):
-        built: dict[str, pa.Array] = {}
-        if rows.offset.size and selection is not None:
-            tested = _record_batch(rows, selection.columns, {})
-            are_kept = selection.are_kept(tested)
-            rows, tested = rows.select(are_kept), tested.filter(pa.array(are_kept))
-            built = dict(zip(selection.columns, tested.columns, strict=True))
         if rows.offset.size:
-            yield _record_batch(rows, columns, built)
+            yield from [_record_batch(rows, columns, {})] if selection is None else _selected(rows, columns, selection)
+
+
+def _selected(rows: Rows, columns: Sequence[str], selection: Selection) -> list[pa.RecordBatch]:
+    """A batch of the kept rows, or none."""
+    tested = _record_batch(rows, selection.columns, {})
+    are_kept = selection.are_kept(tested)
+    rows, built = rows.select(are_kept), tested.filter(pa.array(are_kept))
+    known = dict(zip(selection.columns, built.columns, strict=True))
+    batches = [_record_batch(rows, columns, known)] if rows.offset.size else []
+    selection.on_selected(tested, are_kept)
+    return batches
 
 
 def _record_batch(rows: Rows, columns: Sequence[str], built: Mapping[str, pa.Array]) -> pa.RecordBatch:

@@ -7,7 +7,7 @@ typed columns. A row is kept if each part of an AND is true, so the parts may be
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -60,42 +60,46 @@ class RowFilter:
                 needs_decoding = not names.isdisjoint(decoded)
                 parts[needs_decoding].append(part)
                 needed[needs_decoding] |= names
-            before, self._after = (
-                bind(condition, And(tuple(each), 0), schema) if each else None for each in parts.values()
-            )
+            before, after = (bind(condition, And(tuple(each), 0), schema) if each else None for each in parts.values())
         except ValueError as error:
             raise OptionError(f"Option 'where': {error}") from None
         raw_columns = [*PLACE, *sorted(needed[False].difference(PLACE))]
-        self.selection = None if before is None else Selection(raw_columns, partial(self._are_kept, before))
         self.columns = list(dict.fromkeys([*returned, *sorted(needed[True]), *(PLACE if parts[True] else ())]))
+        self.selection, self._after = (
+            None if mask is None else Selection(columns, partial(_are_true, mask), self._count_dropped)
+            for mask, columns in ((before, raw_columns), (after, self.columns))
+        )
         self.dropped = Counter[TopicPartition]()
         self._returned = list(returned)
 
     def after_decoding(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The kept rows, with the columns that are returned."""
-        for batch in rows if self._after is None else kept(rows, partial(self._are_kept, self._after)):
+        for batch in rows if self._after is None else kept(rows, self._after):
             yield batch.select(self._returned) if self._returned else rows_without_columns(batch.num_rows)
 
-    def _are_kept(self, mask_of: Mask, batch: pa.RecordBatch) -> Flags:
-        flags: Flags = mask_of(batch).fill_null(False).to_numpy(zero_copy_only=False)
-        if not flags.all():
-            self._count(batch, ~flags)
-        return flags
-
-    def _count(self, batch: pa.RecordBatch, is_dropped: Flags) -> None:
+    def _count_dropped(self, batch: pa.RecordBatch, are_kept: Flags) -> None:
         """By runs of rows of a partition, which are few."""
+        if are_kept.all():
+            return
         topics, numbers = batch.column("topic"), batch.column("partition").to_numpy()
         is_other = pc.not_equal(topics.slice(1), topics.slice(0, len(topics) - 1)).to_numpy(zero_copy_only=False)
         starts = np.append(0, np.flatnonzero(is_other | (numbers[1:] != numbers[:-1])) + 1)
-        dropped = np.add.reduceat(is_dropped, starts, dtype=np.int64)
+        dropped = np.add.reduceat(~are_kept, starts, dtype=np.int64)
         for start, records in zip(starts.tolist(), dropped.tolist(), strict=True):
             if records:
                 self.dropped[TopicPartition(topics[start].as_py(), int(numbers[start]))] += records
 
 
-def kept(batches: Iterable[pa.RecordBatch], are_kept: Callable[[pa.RecordBatch], Flags]) -> Iterator[pa.RecordBatch]:
+def kept(batches: Iterable[pa.RecordBatch], selection: Selection) -> Iterator[pa.RecordBatch]:
     """Their rows that are kept, without empty batches."""
     for batch in batches:
-        rows = batch.filter(pa.array(are_kept(batch)))
+        are_kept = selection.are_kept(batch)
+        selection.on_selected(batch, are_kept)
+        rows = batch.filter(pa.array(are_kept))
         if rows.num_rows:
             yield rows
+
+
+def _are_true(mask_of: Mask, batch: pa.RecordBatch) -> Flags:
+    flags: Flags = mask_of(batch).fill_null(False).to_numpy(zero_copy_only=False)
+    return flags

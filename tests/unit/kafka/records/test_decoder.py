@@ -84,7 +84,12 @@ def test_all_columns_of_one_record() -> None:
 def test_kept_records_are_those_of_the_selection_in_all_columns(names: tuple[str, ...], kept: set[int]) -> None:
     shifted = [[replace(row, offset=5 * number + row.offset) for row in ROWS] for number in range(3)]
     part = fetched(b"".join(map(batch, shifted)))
-    selection = Selection(("offset", "headers"), lambda rows: np.isin(rows.column(0).to_numpy(), list(kept)))
+    seen: list[tuple[int, bool]] = []
+    selection = Selection(
+        ("offset", "headers"),
+        lambda rows: np.isin(rows.column(0).to_numpy(), list(kept)),
+        lambda rows, are_kept: seen.extend(zip(rows.column(0).to_pylist(), are_kept.tolist(), strict=True)),
+    )
 
     found = list(decode([part], names, selection=selection))
 
@@ -92,6 +97,7 @@ def test_kept_records_are_those_of_the_selection_in_all_columns(names: tuple[str
     assert pa.Table.from_batches(found, records_arrow_schema(names)).equals(expected)
     assert sum(rows.num_rows for rows in found) == len(kept)
     assert all(rows.num_rows for rows in found)
+    assert seen == [(offset, offset in kept) for offset in range(15)]
 
 
 def test_null_and_empty_are_distinct() -> None:
@@ -423,7 +429,7 @@ def test_rows_of_slices_are_those_of_the_whole(size: int) -> None:
     assert rows_of(replace(part, from_offset=13, until_offset=71)) == SLICED[13:71]
 
 
-ALL_WITH_HEADERS = Selection(("headers",), lambda rows: np.ones(rows.num_rows, np.bool_))
+ALL_WITH_HEADERS = Selection(("headers",), lambda rows: np.ones(rows.num_rows, np.bool_), lambda *_: None)
 
 
 @pytest.mark.usefixtures("slices")
