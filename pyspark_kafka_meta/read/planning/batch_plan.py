@@ -10,7 +10,7 @@ split, and small ranges of the same leader share a task. The split for `minParti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, groupby, pairwise
 from operator import attrgetter
@@ -40,12 +40,16 @@ def limit_offsets(starts: Positions, latest: Positions, max_offsets: int) -> dic
     that none starves. `starts` has each partition of `latest`; a latest offset before its start stays as it is.
     """
     backlogs = _backlogs(starts, latest)
-    total = max(1, sum(backlogs.values()))
-    shares = {part: min(size, max(1, max_offsets * size // total)) for part, size in backlogs.items() if size}
     return {
-        part: position._replace(offset=starts[part].offset + shares[part]) if part in shares else position
-        for part, position in latest.items()
+        part: position._replace(offset=starts[part].offset + share) if share else position
+        for (part, position), share in zip(latest.items(), shares(backlogs.values(), max_offsets), strict=True)
     }
+
+
+def shares(backlogs: Collection[int], max_offsets: int) -> list[int]:
+    """How many offsets of each backlog `limit_offsets` keeps."""
+    total = max(1, sum(backlogs))
+    return [min(size, max(1, max_offsets * size // total)) for size in backlogs]
 
 
 def cap_offsets(starts: Positions, latest: Positions, bound: Positions) -> dict[TopicPartition, Position]:

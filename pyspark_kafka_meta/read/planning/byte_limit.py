@@ -9,12 +9,12 @@ each partition, and takes the rest of the part to be alike.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping
-from operator import itemgetter
+from collections.abc import Callable, Mapping, Sequence
+from operator import add
 from typing import NamedTuple, TypeAlias
 
 from pyspark_kafka_meta.model import Positions, TopicPartition
-from pyspark_kafka_meta.read.planning.batch_plan import backlog, limit_offsets
+from pyspark_kafka_meta.read.planning.batch_plan import shares
 
 READ_BYTES = 32 * 1024 * 1024
 """Read to plan a micro-batch, or `SAMPLED_SHARE` of its limit if that is more."""
@@ -49,29 +49,35 @@ perhaps none. It ends early once it has read so many bytes."""
 
 
 class _Curve:
-    """The bytes of a partition from the start of the micro-batch to each offset up to `end`."""
+    """The bytes of a partition from the start of the micro-batch to each later offset up to `end`."""
 
     def __init__(self, start: int) -> None:
-        self._points = [(start, 0.0)]  # the ends of record batches
+        self._ends, self._bytes = [start], [0.0]  # of record batches
 
     @property
     def end(self) -> int:
-        return self._points[-1][0]
+        return self._ends[-1]
+
+    @property
+    def bytes(self) -> float:
+        """Up to `end`."""
+        return self._bytes[-1]
 
     def add(self, batch: BatchSize) -> None:
         """The rest of a record batch that began before, or a whole one with the gap that compaction left before it."""
         if batch.end > self.end:
             share = min(1.0, (batch.end - self.end) / (batch.end - batch.first))
-            self._points.append((batch.end, self._points[-1][1] + share * batch.size_bytes))
+            self.extend(batch.end, share * batch.size_bytes)
+
+    def extend(self, end: int, size_bytes: float) -> None:
+        """To a later end, before which there are so many bytes more."""
+        self._ends.append(end)
+        self._bytes.append(self._bytes[-1] + size_bytes)
 
     def __call__(self, offset: int) -> float:
-        index = max(1, bisect_left(self._points, offset, key=itemgetter(0)))
-        (low, before), (high, after) = self._points[index - 1 : index + 1]
-        return before + (after - before) * (offset - low) / (high - low)
-
-    def density(self, since: int) -> float:
-        """Bytes per offset from an offset to `end`."""
-        return (self._points[-1][1] - self(since)) / (self.end - since)
+        index = bisect_left(self._ends, offset)
+        low, before = self._ends[index - 1], self._bytes[index - 1]
+        return before + (self._bytes[index] - before) * (offset - low) / (self._ends[index] - low)
 
 
 class ByteLimit:
@@ -87,48 +93,63 @@ class ByteLimit:
 
     def max_offsets(self, starts: Positions, ends: Positions) -> int:
         """How many of the offsets from `starts` to `ends` to read, at least 1; see `limit_offsets`."""
-        ends = {part: end for part, end in ends.items() if end.offset > starts[part].offset}
-        if not ends:
+        curves = {part: _Curve(starts[part].offset) for part in sorted(ends) if ends[part].offset > starts[part].offset}
+        if not curves:
             return 1
-        curves = {part: _Curve(starts[part].offset) for part in ends}
-        total, known, known_bytes = backlog(starts, ends), 0, 0.0
+        backlogs = [ends[part].offset - curve.end for part, curve in curves.items()]
+        firsts = [curve.end for curve in curves.values()]
+        total, known, known_bytes = sum(backlogs), 0, 0.0
 
-        def bytes_of(offsets: int) -> float:
-            return sum(curves[part](end.offset) for part, end in limit_offsets(starts, ends, offsets).items())
+        def targets(offsets: int) -> list[int]:
+            return list(map(add, firsts, shares(backlogs, offsets)))
+
+        def bytes_until(offsets: Sequence[int]) -> float:
+            return sum(map(_Curve.__call__, curves.values(), offsets))
 
         part_bytes = self._max_bytes / PARTS
         size = part_bytes / self._density if self._turn else FIRST_OFFSETS
         for _ in range(2 * PARTS):
             part, before = min(max(1, int(size)), total - known), known_bytes
-            self._read(curves, limit_offsets(starts, ends, known + part), self._max_bytes - before)
-            known_bytes = bytes_of(known + part)
+            until = targets(known + part)
+            self._read(curves, until, ends, self._max_bytes - before)
+            known_bytes = bytes_until(until)
             self._density = max(1.0, known_bytes / (known + part))
             if known_bytes > self._max_bytes:
                 steps = range(known, known + part, max(1, part // STEPS))
-                return max(1, steps[max(0, bisect_right(steps, float(self._max_bytes), key=bytes_of) - 1)])
+                step = bisect_right(steps, float(self._max_bytes), key=lambda offsets: bytes_until(targets(offsets)))
+                return max(1, steps[max(0, step - 1)])
             known += part
             if known == total:
                 break
             size = part * min(MAX_GROWTH, part_bytes / max(1.0, known_bytes - before))
         return known
 
-    def _read(self, curves: Mapping[TopicPartition, _Curve], targets: Positions, left: float) -> None:
-        """Extend the curves to these positions, between which there may be more than the `left` bytes."""
-        line = sorted(part for part, curve in curves.items() if curve.end < targets[part].offset)
+    def _read(
+        self, curves: Mapping[TopicPartition, _Curve], targets: Sequence[int], ends: Positions, left: float
+    ) -> None:
+        """Extend the curves to these offsets, between which there may be more than the `left` bytes."""
+        line = [
+            (part, curve, target)
+            for (part, curve), target in zip(curves.items(), targets, strict=True)
+            if curve.end < target
+        ]
         turn = self._turn % max(1, len(line))
-        firsts = {part: curves[part].end for part in (line[turn:] + line[:turn])[:MAX_PARTITIONS]}
-        self._turn += len(firsts)
+        chosen = (line[turn:] + line[:turn])[:MAX_PARTITIONS]
+        self._turn += len(chosen)
+        firsts = {part: curve.end for part, curve, _ in chosen}
         wanted = {
-            part: targets[part]._replace(offset=first + max(1, int((targets[part].offset - first) * self._share)))
-            for part, first in firsts.items()
+            part: ends[part]._replace(offset=curve.end + max(1, int((target - curve.end) * self._share)))
+            for part, curve, target in chosen
         }
         densities: dict[TopicPartition, float] = {}
         found = self._fetch(firsts, wanted, int((left + self._max_bytes / 4) * self._share)) if firsts else {}
         for part, batches in found.items():
+            curve = curves[part]
+            before = curve.bytes
             for batch in batches:
-                curves[part].add(batch)
-            densities[part] = self._densities[part] = curves[part].density(firsts[part])
+                curve.add(batch)
+            densities[part] = self._densities[part] = (curve.bytes - before) / (curve.end - firsts[part])
         others = sum(densities.values()) / len(densities) if densities else self._density
-        for part in line:
-            end, target = curves[part].end, targets[part].offset
-            curves[part].add(BatchSize(end, target, (target - end) * self._densities.get(part, others)))
+        for part, curve, target in line:
+            if curve.end < target:
+                curve.extend(target, (target - curve.end) * self._densities.get(part, others))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Mapping
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from statistics import median
 
 import pytest
@@ -74,6 +75,14 @@ def _batches(sizes: list[int]) -> list[BatchSize]:
     return batches
 
 
+def hundred_bytes_each(
+    firsts: Mapping[TopicPartition, int], ends: Positions, _: int
+) -> dict[TopicPartition, list[BatchSize]]:
+    return {
+        part: [BatchSize(first, ends[part].offset, 100 * (ends[part].offset - first))] for part, first in firsts.items()
+    }
+
+
 def varied(typical: float, rng: random.Random) -> float:
     return min(LARGEST, max(SMALLEST, typical * rng.lognormvariate(0, 0.4)))
 
@@ -135,6 +144,22 @@ def test_each_micro_batch_advances_whatever_the_sizes(sizes: list[list[int]], ma
     assert sum(read) == sum(map(sum, sizes))
 
 
+def test_thousands_of_partitions_are_planned_in_the_time_of_a_few_limits_of_offsets() -> None:
+    starts = {TopicPartition("t", number): Position(0) for number in range(5_000)}
+    ends = dict.fromkeys(starts, Position(10_000))
+    limit = ByteLimit(LIMIT, hundred_bytes_each)
+
+    def least_cpu_s(plan: Callable[[], object]) -> float:
+        times = [time.process_time()]
+        for _ in range(3):
+            plan()
+            times.append(time.process_time())
+        return min(after - before for before, after in pairwise(times))
+
+    of_limit = least_cpu_s(lambda: limit_offsets(starts, ends, 300_000))
+    assert least_cpu_s(lambda: limit.max_offsets(starts, ends)) < 20 * of_limit
+
+
 def test_a_first_micro_batch_without_samples_is_small() -> None:
     part = TopicPartition("t", 0)
     limit = ByteLimit(10 * 65_536, lambda *_: {})
@@ -146,13 +171,7 @@ def limited_query(scene: Scene, available_now: bool = False, **options: str) -> 
     """Of a log whose records have 100 bytes each."""
     query = Query(scene, *([ends_now(scene)] if available_now else []), startingOffsets="earliest", **options)
     settings = scene.options(startingOffsets="earliest", **options).for_stream()
-
-    def sizes(firsts: Mapping[TopicPartition, int], ends: Positions, _: int) -> dict[TopicPartition, list[BatchSize]]:
-        return {
-            part: [BatchSize(firsts[part], end.offset, 100 * (end.offset - firsts[part]))] for part, end in ends.items()
-        }
-
-    limit = ByteLimit(int(options["maxBytesPerTrigger"]), sizes)
+    limit = ByteLimit(int(options["maxBytesPerTrigger"]), hundred_bytes_each)
     query.planner = OffsetPlanner(scene.client(), settings, limit)
     return query
 
