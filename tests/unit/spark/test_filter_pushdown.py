@@ -54,9 +54,10 @@ def test_filters_that_no_condition_has_are_returned_to_spark() -> None:
         datasource.EqualTo(("topic",), "${a}"),
         datasource.IsNotNull(("KEY",)),
         datasource.EqualTo(("offset",), "5"),
+        datasource.StringContains(("topic",), "a" * 1_000),
     ]
     reader = PushdownReader(options, {"offset": "offset"})
-    assert list(reader.pushFilters(filters)) == [filters[index] for index in (1, 2, 3, 5)]
+    assert list(reader.pushFilters(filters)) == [filters[index] for index in (1, 2, 3, 5, 6)]
     expected = "(partition = 0 OR topic = 't') AND offset = 5 AND KEY IS NOT NULL"
     assert reader._options.where is not None
     assert len(reader._options.where.conjuncts()) == len(parse_condition(expected).conjuncts()) == 3

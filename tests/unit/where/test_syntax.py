@@ -85,6 +85,7 @@ def test_names_are_fields_in_backticks_too_and_headers_have_names() -> None:
         (r"a LIKE '\\a'", "an escape character must be before %, _ or itself"),
         ("a LIKE 'a' ESCAPE 'ab'", "ESCAPE needs one character"),
         ("a LIKE '\ufffd%'", "LIKE does not support U+FFFD"),
+        ("a LIKE '" + "%a" * 20_000 + "'", "LIKE supports patterns of at most 1000 characters, at character 8: '%a%a"),
         ("a RLIKE 'a'", "'RLIKE' is not supported here"),
         ("a IS TRUE", "NULL is expected, at character 6: TRUE"),
         ("a IS NULL = TRUE", "'=' is not supported here"),
