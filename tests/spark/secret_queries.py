@@ -19,8 +19,9 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-REDACTED = "(?i)url|keystore[.]key|user[.]info"
-"""From SECURITY.md: without it the plan of a stream shows the text of a private key, and the login of a registry."""
+REDACTION = "spark.sql.redaction.options.regex"
+REDACTED, BY_DEFAULT = "(?i)url|eventspath|keystore[.]key|user[.]info", "(?i)url"
+"""The first is from SECURITY.md, the second Spark's."""
 READ_ONLY = ("subscribe", "kafkaConsumer.pollTimeoutMs")
 TOPIC = rb"{\"t\":"
 """In the event log, whose JSON has the JSON of offsets as text."""
@@ -55,6 +56,17 @@ def stream(spark: SparkSession, options: dict[str, str], checkpoint: Path) -> st
     query = sink.trigger(availableNow=True).start()
     query.awaitTermination(120)
     return plans(rows) + str(query.lastProgress) + str(query.exception()) + str(query.status)
+
+
+def shown_by_default(spark: SparkSession, options: dict[str, str]) -> set[str]:
+    """The options with a secret that the plan of a stream shows without the redaction that SECURITY.md recommends."""
+    spark.conf.set(REDACTION, BY_DEFAULT)
+    try:
+        shown = plans(spark.readStream.format("kafkameta").options(**options).load())
+    except Exception:  # refused options, or schemas that cannot be read: there is no plan
+        shown = ""
+    spark.conf.set(REDACTION, REDACTED)
+    return {name for name, text in options.items() if "canary" in text and text in shown}
 
 
 def sink_options(options: dict[str, str]) -> dict[str, str]:
@@ -93,20 +105,23 @@ def main(folder: Path) -> None:
     ):
         (folder / place).mkdir()
         builder = builder.config(name, str(folder / place))
-    builder = builder.config("spark.sql.redaction.options.regex", REDACTED)
+    builder = builder.config(REDACTION, REDACTED)
     builder = builder.config("spark.eventLog.enabled", "true").config("spark.eventLog.compress", "false")
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("INFO")
+    secrets = set[str]()
     for number, options in enumerate(json.load(sys.stdin)):
         for use in (batch, write):
             try:
                 sys.stdout.write(use(spark, options))
-                if (number, use) == (0, batch):
-                    sys.stdout.write(stream(spark, options, folder / "checkpoint"))
+                if number < 2 and use is batch:
+                    sys.stdout.write(stream(spark, options, folder / f"checkpoint-{number}"))
                 if (number, use) == (1, write):
                     sys.stdout.write(copy(spark, options, folder / "copied"))
             except Exception as error:
                 sys.stdout.write(f"{use.__name__} failed: " + "".join(traceback.format_exception(error)) + repr(error))
+        secrets |= shown_by_default(spark, options)
+    sys.stdout.write(f"secrets in the plans of streams: {sorted(secrets)}\n")
     found = files_with(folder, b"canary")
     spark.stop()
     sys.stdout.write(f"files with a secret: {found + files_with(folder, b'canary')}\n")

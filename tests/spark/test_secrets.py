@@ -24,9 +24,10 @@ from kio.serial import entity_reader
 
 from pyspark_kafka_meta.kafka.protocol.apis import FETCH, LIST_OFFSETS, METADATA
 from pyspark_kafka_meta.kafka.protocol.frame_codec import milliseconds
-from pyspark_kafka_meta.testing import LocalKafka
+from pyspark_kafka_meta.testing import LocalKafka, MockRegistry
 from pyspark_kafka_meta.testing.listener_security import CertificateAuthority
 from tests.kafka.harness import Stream
+from tests.spark.secret_queries import REDACTED
 from tests.wire.scripted_broker import (
     Behaviour,
     agree_on_mechanism,
@@ -51,6 +52,15 @@ ALICE = AUTHORITY.issue("alice")
 DEBUG = "import logging\nlogging.basicConfig(level=logging.DEBUG)\n"
 """Runs at the start of each Python process, as `sitecustomize`."""
 EVENTS = "events"
+LOGIN = "me:canary-registry"
+ENCODED = base64.b64encode(LOGIN.encode()).decode()
+SHOWN = [
+    "eventsPath",
+    "kafka.ssl.keystore.key",
+    "schema.registry.basic.auth.user.info",
+    "schema.registry.ssl.keystore.key",
+]
+"""The options with secrets that the plan of a stream shows."""
 CLIENT = "kafka.sasl.oauthbearer.client.credentials.client"
 
 
@@ -105,26 +115,43 @@ def token_parrot() -> Iterator[str]:
         server.shutdown()
 
 
+def typed_values(stack: ExitStack) -> tuple[dict[str, str], dict[str, str]]:
+    """Options of Avro values in topic t: with a registry, and with one that refuses requests and repeats the login."""
+    registry, refusing = (stack.enter_context(MockRegistry()) for _ in range(2))
+    registry.login = f"Basic {ENCODED}"
+    registry.register("t-value", '"string"')
+    refusing.respond(422, json.dumps({"message": f"{LOGIN} {ENCODED}"}), times=100)
+    options = {
+        "valueFormat": "avro",
+        "schema.registry.basic.auth.user.info": LOGIN,
+        "schema.registry.ssl.keystore.key": f"canary-registry-key\n{encrypted_key(ALICE, 'canary-registry-password')}",
+        "schema.registry.ssl.keystore.certificate.chain": ALICE.certificate,
+        "schema.registry.ssl.key.password": "canary-registry-password",
+    }
+    urls = [f"{each.url},https://127.0.0.1:1" for each in (registry, refusing)]
+    return {**options, "schema.registry.url": urls[0]}, {**options, "schema.registry.url": urls[1]}
+
+
 def start(stack: ExitStack, behave: Behaviour) -> str:
     return str(stack.enter_context(scripted_broker(behave)))
 
 
 def real_kafka(stack: ExitStack) -> LocalKafka:
-    """A broker with one record in topic t, and a topic for events."""
+    """A broker with one record in topic t, whose value is Avro, and a topic for events."""
     users = {"alice": "canary-real"}
     kafka = stack.enter_context(LocalKafka(1, security="SASL_SSL", mechanisms=["PLAIN"], users=users))
     admin = AdminClient({"bootstrap.servers": kafka.admin_servers})
     for created in admin.create_topics([NewTopic(name, 1, 1) for name in ("t", EVENTS)]).values():
         created.result(60)
     producer = Producer({"bootstrap.servers": kafka.admin_servers})
-    producer.produce("t", "v")
+    producer.produce("t", b"\0\0\0\0\1\2v")
     assert producer.flush(30) == 0
     return kafka
 
 
 def queries(stack: ExitStack, folder: Path, real: LocalKafka) -> list[dict[str, str]]:
     """Options of the queries, each with a canary in one option. The first three queries succeed. The second one, to
-    the real cluster, writes too. All write their events to a topic that only the real cluster has."""
+    the real cluster, writes too, and has a registry. All write their events to a topic that only this cluster has."""
     login = {"kafka.sasl.mechanism": "PLAIN", "kafka.sasl.username": "alice"}
     plain = {"kafka.security.protocol": "SASL_PLAINTEXT", **login}
     secured = {
@@ -156,11 +183,13 @@ def queries(stack: ExitStack, folder: Path, real: LocalKafka) -> list[dict[str, 
         "kafka.ssl.keystore.password": "canary-keystore",
     }
     trusting = real.client_options("alice")
+    typed, refused = typed_values(stack)
     by_servers = [
         (over_encrypted, secured),
-        (real.bootstrap_servers, trusting),
+        (real.bootstrap_servers, {**trusting, **typed}),
         (start(stack, kafka), {**plain, "kafka.sasl.password": "canary-plaintext"}),
         (real.bootstrap_servers, {**trusting, "kafka.sasl.password": "canary-refused"}),
+        (real.bootstrap_servers, {**trusting, **refused}),
         (start(stack, parrot("canary-plain")), {**plain, "kafka.sasl.password": "canary-plain"}),
         (start(stack, parrot("")), oauth),
         (
@@ -174,6 +203,7 @@ def queries(stack: ExitStack, folder: Path, real: LocalKafka) -> list[dict[str, 
         (silent, stores),
         (silent, {**plain, "kafka.sasl.pasword": "canary-misspelt", "kafka.sasl.password": ""}),
         (silent, {**plain, "kafka.sasl.jaas.config": "canary-unreadable"}),
+        (silent, {"eventsPath": "s3://me:canary-uri@bucket/events?endpoint_override=127.0.0.1:1&scheme=http"}),
     ]
     for_all = {
         "kafka.socket.connection.setup.timeout.ms": "2000",
@@ -215,14 +245,19 @@ def test_no_secret_is_in_anything_written_or_printed(tmp_path: Path) -> None:
     assert done.stdout.count("1 rows\n") == 3
     assert done.stdout.count("2 rows written") == 1
     assert done.stdout.count("3 rows copied") == 1
-    assert done.stdout.count("write failed: ") == 9
+    assert done.stdout.count("write failed: ") == 11
+    assert f"secrets in the plans of streams: {SHOWN}" in done.stdout
+    security = (ROOT / "SECURITY.md").read_text()
+    assert [named for named in (*SHOWN, REDACTED) if f"`{named}`" not in security] == []
+    assert "refused the request when asked" in done.stdout
     assert "refused the PLAIN login" in done.stdout
     assert events.rows
     assert not any("canary" in row.value for row in events.rows)
     assert "DEBUG:pyspark_kafka_meta" in done.stderr or "INFO:pyspark_kafka_meta.events" in done.stderr
-    assert {"checkpoint", "events", "local", "log"} <= {path.name for path in folder.iterdir()}
+    assert {"checkpoint-1", "events", "local", "log"} <= {path.name for path in folder.iterdir()}
     assert "files with a secret: []" in done.stdout
     assert "files of the event log with the topic: 1" in done.stdout, "the event log is searched"
     assert "canary" not in done.stdout + done.stderr
+    assert ENCODED not in done.stdout + done.stderr
     assert "\x1b[31m" not in done.stdout + done.stderr
     assert not any(line.startswith("FATAL") for line in (done.stdout + done.stderr).splitlines())
