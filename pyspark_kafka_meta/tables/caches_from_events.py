@@ -53,13 +53,14 @@ def ended_caches(events: Collection[EventRow]) -> set[str]:
     return closed.union(*(event.get("died_cache_ids") or () for event in events))
 
 
-def silent_caches(last_ms: Mapping[str, int]) -> set[str]:
-    """The caches that were dead, by `DEAD_AFTER_MS`, at the last event of all.
+def silent_caches(last_ms: Mapping[str, int], now_ms: int) -> set[str]:
+    """The caches that were dead, by `DEAD_AFTER_MS`, at the last event of all. An event from the future, by a wrong
+    clock, makes no other cache look dead.
 
     Args:
         last_ms: the time of each cache's last event, by id.
     """
-    dead_ms = max(last_ms.values(), default=0) - DEAD_AFTER_MS
+    dead_ms = min(now_ms, max(last_ms.values(), default=0)) - DEAD_AFTER_MS
     return {cache_id for cache_id, time_ms in last_ms.items() if time_ms <= dead_ms}
 
 

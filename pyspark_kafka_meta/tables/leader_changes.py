@@ -99,7 +99,7 @@ class _Cache:
         return None if leader is None else leader[1]
 
 
-def leader_change_rows(events: Iterable[EventRow]) -> list[LeaderChangeRow]:
+def leader_change_rows(events: Iterable[EventRow], now_ms: int) -> list[LeaderChangeRow]:
     """The changes of all caches, in the order in which the first cache knew. Events of a cache come in their order,
     perhaps repeatedly: an event that comes after a later one is ignored. One without news shows its cache alive."""
     changes: dict[tuple[Any, ...], Learned] = defaultdict(Learned)  # by the fields of `Log` and `Change`
@@ -120,7 +120,7 @@ def leader_change_rows(events: Iterable[EventRow]) -> list[LeaderChangeRow]:
                     learned.first = seen
                 if before is not None:
                     learned.add(before, seen.time_ms, cache.number, event)
-    ended |= silent_caches(last_ms)
+    ended |= silent_caches(last_ms, now_ms)
     living = [cache for cache_id, cache in sorted(caches.items()) if cache_id not in ended]
     moved = {Change(Log(*key[:4]), *key[4:]): each for key, each in changes.items() if each.times_ms}
     known = {

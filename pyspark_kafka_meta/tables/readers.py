@@ -183,7 +183,9 @@ class AllEventsReader(DataSourceReader):
         assert isinstance(partition, AllEventsTask)
         lines = chain.from_iterable(map(self._events.lines, partition.source))
         if self._table is Table.LEADER_CHANGES:
-            return _row_batches(self._table, leader_change_rows(parse_events(lines, LEARNED)), self._columns)
+            return _row_batches(
+                self._table, leader_change_rows(parse_events(lines, LEARNED), partition.now_ms), self._columns
+            )
         caches = KnownCaches.of(parse_events(lines, CONTENTS)).living()
         return rename_columns(_cache_batches(caches, partition.now_ms, self._columns), self._columns)
 

@@ -23,6 +23,7 @@ from pyspark_kafka_meta.testing import LocalKafka
 from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.tools.event_sources import FolderEvents
 from pyspark_kafka_meta.tools.page.history import History, during, past_of
+from pyspark_kafka_meta.value_checks import INT64_MAX
 from tests.kafka.cluster_tools import create_topic, elect_leader, in_sync
 from tests.kafka.harness import SteadyProducer, Stream
 from tests.page.test_page import PHONE, section, shoot_for_docs
@@ -147,7 +148,7 @@ def test_in_the_morning_the_files_tell_what_happened(
     assert [incident["caches"] for incident in incidents[:2]] == [4, 4], "a planner and a reader of each query"
     assert incidents[1]["longest_recovery_ms"] > 2_000, "the session timeout"
 
-    (history,) = past_of("", FolderEvents(str(folder)).read()).histories.values()
+    (history,) = past_of("", FolderEvents(str(folder)).read(), INT64_MAX).histories.values()
     for broker_id, stopped_ms, started_ms in night.away:
         assert leads_nothing(history, broker_id, night.night_ms(stopped_ms), night.night_ms(started_ms) + NOTICED_MS)
     leaderless = [span for span in history.led if span.leader[0] == NO_LEADER]

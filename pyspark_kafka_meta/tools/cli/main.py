@@ -276,12 +276,12 @@ def incidents(
 
     console = table_console(as_json)
     with reporting():
-        earliest_ms, latest_ms = period_ms(since, until, int(time.time() * 1000))
+        earliest_ms, latest_ms = period_ms(since, until, now_ms := int(time.time() * 1000))
         given = events_options(path, topic, cluster_options(bootstrap_servers, option, config))
         given, application = of_application(given, application)
         with closing(open_events(given, True, all_applications or application is not None)) as source:
             wanted = EventFilter(until_ms=latest_ms, application_id=application)
-            found = find_incidents(leader_change_rows(filter(wanted.accepts, source.read())))
+            found = find_incidents(leader_change_rows(filter(wanted.accepts, source.read()), now_ms))
         recent = [each for each, _ in found if each.ended.timestamp() * 1000 >= earliest_ms]
         if not recent:
             note(

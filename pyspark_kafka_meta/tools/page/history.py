@@ -128,7 +128,7 @@ class Past(NamedTuple):
     events_missing: int
 
 
-def past_of(place: str, events: Iterable[EventRow], since_ms: int = 0) -> Past:
+def past_of(place: str, events: Iterable[EventRow], now_ms: int, since_ms: int = 0) -> Past:
     """The past that events tell of; they may have any order and duplicates.
 
     Args:
@@ -149,7 +149,7 @@ def past_of(place: str, events: Iterable[EventRow], since_ms: int = 0) -> Past:
     news = [event for cache in caches.values() for *_, event in cache.steps()]
     ended = ended_caches(news)
     lived = [{"cache_id": cache.cache_id, "sequence": 0, "time_ms": cache.last_ms} for cache in caches.values()]
-    found = find_incidents(leader_change_rows([*news, *lived]))
+    found = find_incidents(leader_change_rows([*news, *lived], now_ms))
     return Past(
         place,
         {cluster_id: _history(of_cluster, ended) for cluster_id, of_cluster in by_cluster.items()},

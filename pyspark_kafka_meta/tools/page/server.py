@@ -5,6 +5,7 @@ Ctrl-C or SIGTERM, to this machine alone unless set otherwise.
 from __future__ import annotations
 
 import socket
+import time
 import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -115,7 +116,7 @@ def serve_past(events: Mapping[str, str], since_ms: int, until_ms: int, at: Page
         source = opened.enter_context(closing(open_events(events, must_exist=True)))
         note(f"reading the events of {source.name}")
         events_until = (event for event in source.read() if event["time_ms"] <= until_ms)
-        past = past_of(source.name, events_until, since_ms)
+        past = past_of(source.name, events_until, int(time.time() * 1000), since_ms)
         serve(listening, at, lambda at="", cluster="": draw_past(past, at, cluster))
 
 

@@ -27,8 +27,11 @@ def at(time_ms: int) -> datetime:
     return datetime.fromtimestamp(time_ms / 1000, UTC)
 
 
-def rows(*caches: Cache) -> list[LeaderChangeRow]:
-    return leader_change_rows(event for cache in caches for event in cache.events)
+NOW_MS = 10**12
+
+
+def rows(*caches: Cache, now_ms: int = NOW_MS) -> list[LeaderChangeRow]:
+    return leader_change_rows((event for cache in caches for event in cache.events), now_ms)
 
 
 def test_a_change_is_one_row_whoever_learned_it_and_however() -> None:
@@ -108,6 +111,15 @@ def test_a_cache_without_events_for_an_hour_is_not_stale_but_one_without_news_is
 
     idle.event(1_000 + DEAD_AFTER_MS)
     assert [row.stale_cache_ids for row in rows(known, killed, idle)] == [("idle",)]
+
+
+def test_a_clock_that_is_ahead_makes_no_other_cache_look_dead() -> None:
+    known, idle = Cache("known"), Cache("idle")
+    for cache in (known, idle):
+        cache.learns(1_000, 4, 1)
+    known.moves(3_000 + DEAD_AFTER_MS, (4, 1), (5, 2))
+
+    assert [row.stale_cache_ids for row in rows(known, idle, now_ms=4_000)] == [("idle",)]
 
 
 def test_logs_of_other_topics_ids_and_clusters_are_told_apart() -> None:
@@ -217,7 +229,7 @@ def test_random_histories_are_told_as_they_were() -> None:
                 row.caches,
                 row.stale_cache_ids,
             )
-            for row in leader_change_rows(history.events())
+            for row in leader_change_rows(history.events(), NOW_MS)
         }
         assert found == history.expected(), seed
 
@@ -227,7 +239,10 @@ def test_a_wrong_fold_of_random_histories_is_noticed(mutant: str) -> None:
     noticed = 0
     for seed in range(20):
         history = History(random.Random(seed))
-        right, wrong = leader_change_rows(history.events()), leader_change_rows(mutated(history, mutant))
+        right, wrong = (
+            leader_change_rows(history.events(), NOW_MS),
+            leader_change_rows(mutated(history, mutant), NOW_MS),
+        )
         noticed += right != wrong
     assert noticed == 20
 

@@ -18,6 +18,7 @@ from tests.budget import cases
 from tests.partitions import T0
 from tests.unit.cache_events import IDS, Cache
 
+NOW_MS = 10**12
 OLD = PartitionLearned("t", 0, 1, 4, IDS["t"])
 RECREATED = SnapshotChanges(
     topics_recreated=(TopicRecreated("t", IDS["t"], IDS["other"]),),
@@ -26,7 +27,7 @@ RECREATED = SnapshotChanges(
 
 
 def past(*caches: Cache) -> Past:
-    return past_of("/data/events", (event for cache in caches for event in cache.events))
+    return past_of("/data/events", (event for cache in caches for event in cache.events), NOW_MS)
 
 
 def history(*caches: Cache) -> History:
@@ -189,7 +190,7 @@ def test_missing_events_are_counted() -> None:
     cache.learns(1_000, 4, 1)
     cache.event(2_000)
     cache.event(3_000)
-    found = past_of("", [cache.events[0], cache.events[2]])
+    found = past_of("", [cache.events[0], cache.events[2]], NOW_MS)
 
     assert (found.events, found.events_missing) == (2, 1)
 
@@ -273,7 +274,7 @@ def differences(seeds: int) -> Iterator[tuple[int, At, At]]:
         events: list[dict[str, Any]] = [event for cache in caches for event in cache.events]
         events += rng.sample(events, 5)
         rng.shuffle(events)
-        (found,) = past_of("", events).histories.values()
+        (found,) = past_of("", events, NOW_MS).histories.values()
         for at_ms in sorted({event["time_ms"] for event in events} | {900, 5_050, 10_000}):
             if (right := expected(caches, at_ms)) != (seen := told(found, at_ms)):
                 yield at_ms, right, seen

@@ -55,7 +55,7 @@ def caches(count: int, partitions: int = 1, slow: int = 0) -> list[Cache]:
 
 
 def past(*of: Cache) -> Past:
-    return past_of("/data/events", (event for cache in of for event in cache.events))
+    return past_of("/data/events", (event for cache in of for event in cache.events), 10**12)
 
 
 def history(*of: Cache) -> History:
