@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -122,6 +123,14 @@ def test_a_dead_cache_stays_dead_whatever_comes_later() -> None:
 
     assert [contents.last["cache_id"] for contents in caches.living()] == [LIVE]
     assert [(row.leader_id, row.leader_epoch) for row in leaders] == [(2, 4)]
+
+
+def test_what_a_dead_cache_knew_is_forgotten_at_once() -> None:
+    caches = KnownCaches()
+    caches.add([made(DEAD, 1, NOW_MS, **learning("t", 1)).to_dict()])
+    known = weakref.ref(caches.living()[0])
+    caches.add([made(LIVE, 1, NOW_MS, **BORN, died_cache_ids=(DEAD,)).to_dict()])
+    assert known() is None
 
 
 def test_a_cache_that_is_silent_for_a_day_is_forgotten() -> None:

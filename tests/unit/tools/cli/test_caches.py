@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.events.default_folder import default_root
 from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.kafka.metadata.snapshot import PartitionLearned, SnapshotChanges, TopicRecreated
-from pyspark_kafka_meta.tables.rows import PartitionRow
-from pyspark_kafka_meta.tools.cli.events import known_caches
+from pyspark_kafka_meta.tables.caches_from_events import KnownCaches
+from pyspark_kafka_meta.tables.rows import CacheRow, PartitionRow
+from pyspark_kafka_meta.tools.cli.events import FoundCaches, known_caches, show_caches
 from pyspark_kafka_meta.tools.cli.main import app
 from pyspark_kafka_meta.tools.cluster_state import StaleEntry, stale_entries
 from pyspark_kafka_meta.tools.event_sources import FolderEvents
@@ -107,6 +110,18 @@ def test_cache_that_died_here_is_not_shown_as_if_it_lived(folder: Path, monkeypa
 def test_more_caches_than_fit_are_shown_in_several_tables(folder: Path) -> None:
     text = run(folder, env={**TERMINAL, "COLUMNS": "40"}).stdout
     assert [line.split()[1] for line in text.splitlines() if line.split()[:1] == ["1"]] == ["2@4*", "3@5"]
+
+
+def test_a_table_is_printed_before_the_rows_of_the_next_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = [made(f"{number:032}", 1, NOW_MS, **learning("t", *[2] * 5)).to_dict() for number in range(10)]
+    console, in_memory = Console(width=40), []
+    monkeypatch.setattr(
+        console, "print", lambda _: in_memory.append(sum(isinstance(each, CacheRow) for each in gc.get_objects()))
+    )
+    show_caches(FoundCaches(KnownCaches.of(events).living(), (), NOW_MS), console)
+
+    assert len(in_memory) == 1 + 10, "the topic, and a table for each cache"
+    assert max(in_memory) <= 2 * 5
 
 
 def test_what_is_older_than_the_live_cluster_is_stale_since_another_cache_knew_better(folder: Path) -> None:
