@@ -165,7 +165,7 @@ class LineageListener(JsonListener):
         if run is not None:
             state = RunState.COMPLETE if event["exception"] is None else RunState.FAIL
             self._calls.put(partial(self._emit, run, state, event["exception"]))
-            self._calls.wait()
+            self._calls.wait(event["runId"])
 
     def _emit(self, run: QueryRun, state: RunState, error: str | None = None, at: datetime | None = None) -> None:
         if state is not RunState.START and not run.sources and not run.sinks:

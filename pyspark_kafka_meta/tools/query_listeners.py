@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark import SparkContext
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -23,8 +23,9 @@ from pyspark_kafka_meta.tools.event_sources import EventSource, FolderEvents, op
 
 logger = logging.getLogger("pyspark_kafka_meta.queries")
 
-END_WAIT_S = 5.0
-"""The end of a query waits this long for the last calls: its driver may end too."""
+END_WAIT_S, MIN_END_WAIT_S = 5.0, 1.0
+"""The end of a query waits this long for the last calls of all its listeners, and at least so long for each: its driver
+may end too."""
 MAX_CALLS = 1_000
 """Further calls replace the oldest."""
 CACHES_KNOWN = 10_000
@@ -76,6 +77,9 @@ class BackgroundCalls:
         gather_s: the thread begins so long after its first call, unless something waits for it.
     """
 
+    _latest_end: ClassVar[tuple[str | None, float]] = None, 0.0
+    """The run that ended last, and until when all listeners wait for its calls, in seconds of the monotonic clock."""
+
     def __init__(self, name: str, gather_s: float = 0.0) -> None:
         self._name = name
         self._gather_s = gather_s
@@ -91,11 +95,14 @@ class BackgroundCalls:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
 
-    def wait(self) -> None:
-        """Until no call is left, at most `END_WAIT_S`."""
+    def wait(self, run_id: str | None = None) -> None:
+        """Until no call is left. The listeners of a run, which Spark tells of its end one after the other, share the
+        time."""
+        if run_id is None or BackgroundCalls._latest_end[0] != run_id:
+            BackgroundCalls._latest_end = run_id, time.monotonic() + END_WAIT_S
         self._is_awaited.set()
         if (thread := self._thread) is not None:
-            thread.join(END_WAIT_S)
+            thread.join(max(MIN_END_WAIT_S, BackgroundCalls._latest_end[1] - time.monotonic()))
         self._is_awaited.clear()
 
     def _run(self) -> None:

@@ -275,7 +275,7 @@ class TraceListener(JsonListener):
 
     def on_end(self, event: Mapping[str, Any]) -> None:
         self._calls.put(partial(self._end, event["id"], event["runId"], event["exception"], time.time() * 1000))
-        self._calls.wait()
+        self._calls.wait(event["runId"])
 
     def _trace(self) -> None:
         """Trace all micro-batches that have finished: others did before this call."""
