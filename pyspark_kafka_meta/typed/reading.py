@@ -210,8 +210,8 @@ def _newest_schema(column: ColumnFormat, found: Sequence[NewestSchema]) -> tuple
     if not found:
         name, has_none = column.column, ", or to bytes if records have no key" if column.column == "key" else ""
         raise OptionError(
-            f"no {name} of the newest records has a schema: set '{name}Format' to json for JSON without schemas{has_none}; "
-            f"before the first record, set '{name}Schema' to a schema of Kafka Connect"
+            f"no {name} of the newest records has a schema: set '{name}Format' to json for JSON without schemas"
+            f"{has_none}; before the first record, set '{name}Schema' to a schema of Kafka Connect"
         )
     _check_same(column, {each.text: each.place for each in found})
     return found[0].text, f"the schema in {found[0].place}"
