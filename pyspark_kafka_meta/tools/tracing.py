@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context
+from py4j.protocol import Py4JJavaError
 
 from pyspark_kafka_meta.tables.caches_from_events import EventRow
 from pyspark_kafka_meta.tables.lag import end_offsets
@@ -220,7 +221,10 @@ class TaskReports:
         stages: dict[int, None] = {}
         jobs = self._jobs[run_id]
         while jobs:
-            job = self._rows(self._store.job(job_id := jobs.popleft()))
+            try:
+                job = self._rows(self._store.job(job_id := jobs.popleft()))
+            except Py4JJavaError:  # it left the store, which keeps spark.ui.retainedJobs
+                continue
             if (job["submissionTime"] or until_ms) >= until_ms:
                 jobs.appendleft(job_id)  # of the next micro-batch
                 break

@@ -25,11 +25,13 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import pyspark_kafka_meta as kafkameta
 from pyspark_kafka_meta.testing import MockRegistry
+from pyspark_kafka_meta.tools.tracing import TaskReports
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
 RECORDS = 20
+JOBS = "org.apache.spark.status.JobDataWrapper"
 ROUNDING_MS = 1.0
 BETWEEN_PHASES_MS = 100.0
 """Spark does not report when a phase begins."""
@@ -193,6 +195,20 @@ def test_a_failed_query_is_a_trace_with_its_error_and_the_attempts_of_its_task(
     assert root.status.code == 2 and "bad order" in root.status.message
     assert attribute(root, "spark.batch.id") == 0
     assert {attribute(span, "spark.task.attempt") for span in failed} >= {0, 1, 2, 3}
+
+
+def test_jobs_that_left_sparks_store_take_no_other_tasks_from_a_trace(spark: SparkSession) -> None:
+    context: Any = spark.sparkContext
+    context.setJobGroup("run", "")
+    store, jobs = context._jsc.sc().statusStore().store(), context._jvm.java.lang.Class.forName(JOBS)
+    for _ in range(2):
+        spark.range(1).collect()
+    first, second = sorted(context._jsc.sc().statusTracker().getJobIdsForGroup("run"))
+    (reports := TaskReports(spark)).find_jobs("run")
+    store.delete(jobs, first)
+
+    stages = {task["stageId"] for task in reports.tasks("run", float("inf"))}
+    assert stages == set(context.statusTracker().getJobInfo(second).stageIds)
 
 
 def test_a_collector_that_is_away_delays_no_micro_batch(spark: SparkSession, copy: Callable[..., Any]) -> None:
