@@ -184,8 +184,9 @@ class LatestReader:
             if batch.column(0).null_count:
                 offset = batch.filter(pc.is_null(batch.column(0))).column(1)[0].as_py()
                 raise MissingKeyError(
-                    f"the record of {planned.partition} at offset {offset} has no key, so that nothing tells which "
-                    "record replaces it: read the topic without table latest and startingOffsets latestByKey"
+                    f"the record of {planned.partition} at offset {offset} has no key, as Debezium's record of a "
+                    "TRUNCATE, so that nothing tells which record replaces it: read the topic without table latest and "
+                    "startingOffsets latestByKey"
                 )
             if keys is not None:
                 batch = batch.filter(pc.is_in(batch.column(0), keys))
