@@ -238,7 +238,8 @@ class ChangeRows:
             is_skipped |= is_truncate
         if self._is_table:
             is_skipped |= ops == DELETE
-        if self._schema.position:  # which a tombstone does not have
+        # A tombstone has no position, and says nothing of a table without a key.
+        if self._is_table or self._schema.position or not self._schema.keys:
             is_skipped |= ops == TOMBSTONE
         rows = np.flatnonzero(~is_skipped)
         return _Kept(flag_array(~is_skipped), rows, ops[rows])
@@ -285,11 +286,12 @@ class ChangeRows:
         key = records.column("key")
         fields = _fields(key) if self._schema.key_is_struct else {KEY_COLUMN: key}
         columns = {each.name: _converted(each, kept.take(fields[each.name]), causes) for each in self._schema.keys}
-        is_change = (kept.ops == TOMBSTONE) | ((kept.ops >= CREATE) & (kept.ops <= DELETE) & bool(columns))
-        for name, column in (columns or {KEY_COLUMN: kept.take(key)}).items():
+        is_change = (kept.ops == TOMBSTONE) | ((kept.ops >= CREATE) & (kept.ops <= DELETE))
+        keyless = ": set 'keyFormat' to bytes for a table without this key"
+        advice = keyless if self._is_debezium else ", which 'changes' upsert needs"
+        for name, column in columns.items():
             part = f", or a key without {name}" if self._schema.key_is_struct else ""
-            cause = f"it has no key{part}: set 'keyFormat' to bytes for a table without this key"
-            causes.append(Bad(cause, is_change & _flags(column.is_null())))
+            causes.append(Bad(f"it has no key{part}{advice}", is_change & _flags(column.is_null())))
         return columns
 
     def _images(

@@ -105,7 +105,7 @@ def changes_schema(schemas: QuerySchemas, options: ChangesOptions) -> ChangesSch
     """The schema of the rows.
 
     Raises:
-        ValueSchemaError: values are no envelopes, or no rows, or columns would have the same name.
+        ValueSchemaError: values are no envelopes, or no rows but envelopes, or columns would have the same name.
     """
     by_column = {reader.column.column: reader.schema for reader in schemas.readers}
     value, is_debezium = by_column["value"], options.changes is Changes.DEBEZIUM
@@ -113,6 +113,11 @@ def changes_schema(schemas: QuerySchemas, options: ChangesOptions) -> ChangesSch
         raise ValueSchemaError(
             "the schema of values is not Debezium's envelope, as it has no 'op', or no struct 'after': set 'changes' "
             "to upsert if values are rows"
+        )
+    if not is_debezium and is_envelope(value.type) and "before" in value.type.names:
+        raise ValueSchemaError(
+            "the schema of values is Debezium's envelope, with the row before and after a change: set 'changes' to "
+            "debezium"
         )
     row = _columns(value, "after" if is_debezium else "")
     places = {column.name: place for place, column in enumerate(row)}

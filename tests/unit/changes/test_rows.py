@@ -355,6 +355,25 @@ def test_a_table_without_keys_has_the_columns_of_its_rows() -> None:
     assert [(row["key"], row["_change"]["op"]) for row in rows] == [("k", "c")]
 
 
+@pytest.mark.parametrize("size", [1, 10])
+def test_a_tombstone_of_a_table_without_keys_is_skipped(size: int) -> None:
+    """Its null key goes to any partition, so that it need not follow its delete."""
+    delete, counts = envelope("d", before={"id": 1}), list[tuple[str, str, int]]()
+    records = [Record(delete, None), Record(None, None), Record(envelope("c", {"id": 2}), None), Record(None, None)]
+    rows = converted(records, size, counts=counts, without=["keySchema"], keyFormat="bytes")
+
+    assert [(row["id"], row["_change"]["op"]) for row in rows] == [(1, "d"), (2, "c")]
+    assert sum(count for _, op, count in counts if op == "skipped") == 2
+
+
+@pytest.mark.parametrize("value", [{"id": 1}, None])
+def test_rows_that_replace_others_need_a_key_also_of_bytes(value: Any) -> None:
+    with pytest.raises(MalformedRecordError, match=r"it has no key, which 'changes' upsert needs\. Set 'onMalformed"):
+        converted(
+            [Record(value, None)], without=["keySchema"], changes="upsert", keyFormat="bytes", valueSchema="id bigint"
+        )
+
+
 def test_there_is_no_row_before_in_envelopes_without_it() -> None:
     schema = ENVELOPE.removeprefix(f"before {ROW}, ")
     (row,) = converted([Record(envelope("u", {"id": 1}), {"id": 1})], valueSchema=schema, includeBefore="true")
@@ -507,6 +526,7 @@ def test_a_change_without_a_position_is_malformed_when_positions_are_the_order(s
     [
         ({"valueSchema": "id bigint, op string"}, "not Debezium's envelope"),
         ({"valueSchema": "op string, after string", "changeOrder": "source"}, "no struct 'after'"),  # of MongoDB
+        ({"changes": "upsert"}, "is Debezium's envelope, with the row before and after .*: set 'changes' to debezium"),
         ({"changes": "upsert", "valueSchema": "`_change` int"}, "several columns would have the name _change"),
         ({"changes": "upsert", "valueSchema": "key int", "keySchema": '"long"'}, "would have the name key"),
         ({"changes": "upsert", "valueSchema": "a int, A int"}, "several columns would have the name a"),
@@ -539,6 +559,14 @@ def test_a_delete_without_a_tombstone_has_no_row_among_the_latest_of_each_key(
     records = [Record(value, {"id": number}) for number, value in enumerate(rows, 1)]
 
     assert [row["id"] for row in converted(records, latest_by_key=latest_by_key)] == ids
+
+
+def test_a_null_as_text_has_no_row_among_the_latest_of_each_key() -> None:
+    """As JsonConverter writes it; the record has bytes."""
+    records = [Record(b"null", {"id": 1}), Record({"id": 2}, {"id": 2})]
+    rows = converted(records, latest_by_key=True, changes="upsert", valueSchema="id bigint, name string")
+
+    assert [row["id"] for row in rows] == [2]
 
 
 @pytest.mark.parametrize("size", [1, 2, 100])
