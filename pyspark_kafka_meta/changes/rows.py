@@ -238,9 +238,10 @@ class ChangeRows:
             is_skipped |= is_truncate
         if self._is_table:
             is_skipped |= ops == DELETE
-        # A tombstone has no position, and says nothing of a table without a key.
-        if self._is_table or self._schema.position or not self._schema.keys:
+        if self._is_table or self._schema.position:  # which a tombstone does not have
             is_skipped |= ops == TOMBSTONE
+        if not self._schema.keys:  # after the delete of a row without a key, in any partition
+            is_skipped |= (ops == TOMBSTONE) & _flags(records.column(f"key{RAW_SUFFIX}").is_null())
         rows = np.flatnonzero(~is_skipped)
         return _Kept(flag_array(~is_skipped), rows, ops[rows])
 

@@ -356,13 +356,13 @@ def test_a_table_without_keys_has_the_columns_of_its_rows() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 10])
-def test_a_tombstone_of_a_table_without_keys_is_skipped(size: int) -> None:
+def test_a_tombstone_without_a_key_is_skipped_if_the_table_has_none(size: int) -> None:
     """Its null key goes to any partition, so that it need not follow its delete."""
     delete, counts = envelope("d", before={"id": 1}), list[tuple[str, str, int]]()
     records = [Record(delete, None), Record(None, None), Record(envelope("c", {"id": 2}), None), Record(None, None)]
-    rows = converted(records, size, counts=counts, without=["keySchema"], keyFormat="bytes")
+    rows = converted([*records, Record(None, {"id": 3})], size, counts=counts, without=["keySchema"], keyFormat="bytes")
 
-    assert [(row["id"], row["_change"]["op"]) for row in rows] == [(1, "d"), (2, "c")]
+    assert [(row["id"], row["_change"]["op"]) for row in rows] == [(1, "d"), (2, "c"), (None, "tombstone")]
     assert sum(count for _, op, count in counts if op == "skipped") == 2
 
 
