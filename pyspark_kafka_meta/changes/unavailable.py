@@ -23,12 +23,12 @@ from pyspark_kafka_meta.arrow_arrays import Flags, list_lengths, list_offsets, n
 class Placeholders:
     """What Debezium sends in place of such a column, by the type of the column."""
 
-    def __init__(self, placeholder: str) -> None:
-        self._bytes = placeholder.encode()
+    def __init__(self, placeholder: bytes) -> None:
+        self._bytes, text = placeholder, placeholder.decode(errors="replace")
         # As text also bytes in JSON without a schema, and hstore; in lists also uuids.
-        json_map = json.dumps({placeholder: placeholder}, separators=(",", ":"))
-        uuid = str(UUID(bytes=md5(self._bytes, usedforsecurity=False).digest(), version=3))
-        self._texts = (placeholder, base64.b64encode(self._bytes).decode(), json_map, uuid)
+        json_map = json.dumps({text: text}, separators=(",", ":"), ensure_ascii=False)
+        uuid = str(UUID(bytes=md5(placeholder, usedforsecurity=False).digest(), version=3))
+        self._texts = (text, base64.b64encode(placeholder).decode(), json_map, uuid)
 
     def in_column(self, array: pa.Array) -> Flags | None:
         """Which values are placeholders; None if none is."""
@@ -42,7 +42,7 @@ class Placeholders:
             found = self.in_column(array.values.take(number_array(offsets_of(array)[rows])))
             return None if found is None else _flags_at(rows[found], len(array))
         if pa.types.is_list(kind) and (pa.types.is_integer(kind.value_type) or pa.types.is_date32(kind.value_type)):
-            return _equal_lists(array, array.values, list(self._bytes))
+            return _equal_lists(array, array.values, np.frombuffer(self._bytes, np.int8).tolist())
         if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
             return _equal_lists(array, array.keys, [self._texts[0]])
         return None

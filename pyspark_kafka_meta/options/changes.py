@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import partial
 
 from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section
-from pyspark_kafka_meta.options.parsers import parse_choice, parse_text
+from pyspark_kafka_meta.options.parsers import parse_choice, parse_placeholder
 
 
 class Changes(StrEnum):
@@ -72,11 +72,11 @@ class ChangesOptions:
     include_before: bool = _debeziums.flag(
         "includeBefore", False, "Whether `_change.before` has the row before the change."
     )
-    unavailable_value: str = _changes.option(
+    unavailable_value: bytes = _changes.option(
         "unavailableValue",
         "__debezium_unavailable_value",
-        parse_text,
-        "Option 'unavailableValue' must not be empty",
+        parse_placeholder,
+        "Option 'unavailableValue' must be a text, or hex: and the digits of bytes, got '{value}'",
         "Debezium's `unavailable.value.placeholder` for [columns that were not "
         "sent](changes.md#columns-that-were-not-sent).",
         needs=("changes",),

@@ -101,6 +101,14 @@ def parse_duration_ms(text: str) -> int:
     return int(match[1]) * _UNITS_MS[match[2]]
 
 
+def parse_placeholder(text: str) -> bytes:
+    """The bytes of any text, or of `hex:` and their digits, as Debezium's
+    `PostgresConnectorConfig.getUnavailableValuePlaceholder` has them."""
+    if not text.startswith("hex:"):
+        return parse_text(text).encode()
+    return bytes.fromhex(parse_word(text.removeprefix("hex:"), "([0-9a-fA-F]{2})+"))
+
+
 def parse_id(text: str) -> str:
     """An id of at most 255 printable characters, not empty."""
     return parse_short_text(parse_text(text).strip())

@@ -17,7 +17,7 @@ def test_without_the_option_records_are_no_changes() -> None:
 
 def test_the_defaults_of_changes() -> None:
     assert SourceOptions.parse({**AVRO, "changes": "Debezium"}).changes == ChangesOptions(
-        Changes.DEBEZIUM, ChangeOrder.KAFKA, OnTruncate.FAIL, False, "__debezium_unavailable_value"
+        Changes.DEBEZIUM, ChangeOrder.KAFKA, OnTruncate.FAIL, False, b"__debezium_unavailable_value"
     )
 
 
@@ -45,7 +45,9 @@ def test_keys_have_the_format_of_values_unless_another_is_given(given: dict[str,
         ({"changes": "upsert", "includeBefore": "true"}, "Option 'includeBefore' has no effect without 'changes' "),
         ({"changes": "upsert", "changeOrder": "source"}, "Option 'changeOrder' has no effect without 'changes' debez"),
         ({"unavailableValue": "x"}, "Option 'unavailableValue' has no effect without 'changes'"),
-        ({"changes": "upsert", "unavailableValue": ""}, "Option 'unavailableValue' must not be empty"),
+        ({"changes": "upsert", "unavailableValue": ""}, "Option 'unavailableValue' must be a text, or hex: and the "),
+        ({"changes": "upsert", "unavailableValue": "hex:abc"}, "Option 'unavailableValue' must be a text, or hex: and"),
+        ({"changes": "upsert", "unavailableValue": "hex:"}, "Option 'unavailableValue' must be a text, or hex: and"),
         ({"changes": "upsert", "includeRaw": "true"}, "Set either 'changes' or 'includeRaw', not both"),
         ({"changes": "upsert", "includeHeaders": "true"}, "Set either 'changes' or 'includeHeaders', not both"),
         ({"changes": "upsert", "valueFormat": "bytes"}, "Option 'changes' has no effect without 'valueFormat'"),
