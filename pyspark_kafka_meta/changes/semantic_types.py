@@ -4,8 +4,9 @@ Source: the classes of `io.debezium.time` and `io.debezium.data`, and of `org.ap
 not in `_MAKERS`, such as Uuid, Json, Enum, Year, Interval, Bits or Geometry, stay what they are sent as.
 
 Debezium sends infinite timestamps of PostgreSQL as the first and last ones of its JDBC driver, in the years -290308 and
-294247. They stay so, and infinite dates, which it sends as several numbers that no date of PostgreSQL has, become their
-days: Spark compares them, but Python has no such `datetime`.
+294247. They stay so. Infinite nanoseconds, which it sends as the first and last numbers, become these timestamps, and
+infinite dates, which it sends as several numbers that no date of PostgreSQL has, their days: Spark compares them, but
+Python has no such `datetime`.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ _INFINITE_TEXTS = {
     "-5877611-06-21Z": 1,
 }
 """Index in those of timestamps or dates."""
+_SENT_INFINITE_NANOS = (-INT64_MAX - 1, INT64_MAX)
 _SENT_INFINITE_DAYS = ((-625_821_272, -2_147_472_691), (-622_191_234, -2_147_472_692))
 """From snapshots, and from changes. The year -4713 is PostgreSQL's first."""
 _ISO = re.compile(r"([+-]?\d{4,7})(-\d\d-\d\d.*)")
@@ -135,14 +137,18 @@ def numbers_of(array: pa.Array) -> tuple[Longs, Flags]:
 
 
 def micros(array: pa.Array, multiplier: int, divisor: int, kind: pa.DataType) -> Converted:
-    """Timestamps from numbers of another unit."""
+    """Timestamps from numbers of a larger unit, or of nanoseconds."""
     if multiplier == divisor:
         return array.cast(pa.int64()).view(kind), np.zeros(len(array), np.bool_)
     numbers, valid = numbers_of(array)
-    # The first and last nanoseconds are sent for all that are out of range.
-    limit = INT64_MAX // multiplier - (divisor > 1)
+    if divisor > 1:
+        found = numbers // divisor
+        for sent, infinite in zip(_SENT_INFINITE_NANOS, _INFINITE_MICROS, strict=True):
+            found[numbers == sent] = infinite
+        return number_array(found, valid, kind), np.zeros(len(array), np.bool_)
+    limit = INT64_MAX // multiplier
     bad = valid & ((numbers > limit) | (numbers < -limit))
-    return number_array(np.where(bad, 0, numbers) * multiplier // divisor, valid & ~bad, kind), bad
+    return number_array(np.where(bad, 0, numbers) * multiplier, valid & ~bad, kind), bad
 
 
 def _timestamp(multiplier: int, divisor: int, target: pa.DataType, kind: pa.DataType, _: object) -> Conversion | None:
@@ -255,9 +261,9 @@ def _decimal(kind: pa.DataType, parameters: Mapping[str, str]) -> Conversion | N
         return None
     if not (pa.types.is_binary(kind) or pa.types.is_string(kind)):
         return None
-    if not 0 <= scale <= MAX_DIGITS:  # Debezium has one of 2046 for numeric(5,-2)
+    if precision > MAX_DIGITS or not 0 <= scale <= MAX_DIGITS:  # Debezium has one of 2046 for numeric(5,-2)
         return Conversion(pa.string(), partial(_texts_of_scale, scale))
-    target = pa.decimal128(max(min(precision or MAX_DIGITS, MAX_DIGITS), scale, 1), scale)
+    target = pa.decimal128(max(precision or MAX_DIGITS, scale, 1), scale)
     return Conversion(target, partial(_decimals, target))
 
 
