@@ -26,6 +26,7 @@ from pyspark_kafka_meta.changes.schema import (
     ChangesSchema,
     TableColumn,
     changes_schema,
+    decoded_schemas,
 )
 from pyspark_kafka_meta.changes.semantic_types import UTC_MICROS, micros
 from pyspark_kafka_meta.changes.unavailable import Placeholders, names_by_row, without
@@ -104,7 +105,8 @@ def change_rows(
     needed += [f"{reader.column.column}{ERROR_SUFFIX}" for reader in schemas.readers]
     needed += [name for name in LETTER_COLUMNS if name not in needed] if write_letters else []
     generations = {each.partition.topic: each.generation for each in ranges}
-    with typed_rows(schemas, known, needed, report, sum(each.size for each in ranges), write_letters) as typed:
+    decoded = decoded_schemas(schemas, options)
+    with typed_rows(decoded, known, needed, report, sum(each.size for each in ranges), write_letters) as typed:
         is_table = any(each.latest_by_key for each in ranges)
         yield ChangeRows(changes_schema(schemas, options), typed, columns, generations, is_table, count)
 

@@ -5,6 +5,7 @@ Source: Debezium's `io.debezium.data.Envelope`.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,14 @@ from pyspark_kafka_meta.options import (
     TypedValuesOptions,
 )
 from pyspark_kafka_meta.typed.formats import Schema, inner_path, schema_of
-from pyspark_kafka_meta.typed.reading import ERROR_TYPE, QuerySchemas, digest, given_schema, spark_type_json
+from pyspark_kafka_meta.typed.reading import (
+    ERROR_TYPE,
+    QuerySchemas,
+    ReaderSchema,
+    digest,
+    given_schema,
+    spark_type_json,
+)
 
 CHANGE_COLUMN = "_change"
 JSON = "json"
@@ -184,6 +192,32 @@ def completed(given: pa.DataType, changes: Changes) -> pa.DataType:
     if not pa.types.is_struct(given) or DELETED_FIELD in given.names:
         return given
     return pa.struct([*given, (DELETED_FIELD, pa.string())])
+
+
+def decoded_schemas(schemas: QuerySchemas, options: ChangesOptions) -> QuerySchemas:
+    """The schemas by which records are decoded: that of rows also has the field that tells of a delete, as older values
+    may have one where the newest have none."""
+    if options.changes is not Changes.UPSERT:
+        return schemas
+    readers = (_with_deleted(each) if each.column.column == "value" else each for each in schemas.readers)
+    return replace(schemas, readers=tuple(readers))
+
+
+def _with_deleted(reader: ReaderSchema) -> ReaderSchema:
+    """The same reader if its values have the field, or are of several records, or of Protobuf, whose fields have
+    numbers."""
+    if DELETED_FIELD in reader.schema.type.names or not reader.column.format.is_text(reader.text.text):
+        return reader
+    schema = json.loads(reader.text.text)
+    branches = schema if isinstance(schema, list) else schema.get("oneOf", [schema])
+    match [branch for branch in branches if branch not in ("null", {"type": "null"})]:
+        case [{"type": "struct", "fields": list(fields)}]:  # of Connect
+            fields.append({"field": DELETED_FIELD, "type": "string", "optional": True})
+        case [{"type": "record", "fields": list(fields)}]:  # of Avro
+            fields.append({"name": DELETED_FIELD, "type": ["null", "string"], "default": None})
+        case [{"type": "object", "properties": dict(properties)}]:  # of JSON Schema
+            properties[DELETED_FIELD] = {"type": "string"}
+    return replace(reader, text=reader.text._replace(text=json.dumps(schema)))
 
 
 def _columns(schema: Schema, path: str) -> tuple[TableColumn, ...]:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from pyspark_kafka_meta.changes.schema import pinned_rows
+from benchmarks.envelopes import raw_batch
+from pyspark_kafka_meta.changes.rows import change_rows
+from pyspark_kafka_meta.changes.schema import changes_schema, pinned_rows
 from pyspark_kafka_meta.errors import SchemaChangedError
+from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.testing import MockRegistry
 from pyspark_kafka_meta.typed.formats import SchemaText
+from pyspark_kafka_meta.typed.framing import frame
 from pyspark_kafka_meta.typed.reading import NewestSchema, QuerySchemas, check_pins, query_schemas
-from tests.unit.typed.connect_json.written import of, struct
+from tests.unit.typed.connect_json.written import of, struct, value
 
 KEY = {"id": "int32"}
 ROW = {"id": "int32", "name": "string"}
@@ -50,6 +54,68 @@ def avro(key: Fields, row: Fields, source: Fields) -> QuerySchemas:
         options = SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribe": "t", **given})
         assert options.changes is not None
         return pinned_rows(query_schemas(options.typed, ("t",)), options.changes)
+
+
+REWRITTEN, SENT = {"id": 1, "__deleted": "true"}, {"id": 2}
+AVRO_FIELDS = [{"name": "id", "type": "int"}, {"name": "__deleted", "type": ["null", "string"], "default": None}]
+JSON_FIELDS = {"id": {"type": "integer"}, "__deleted": {"oneOf": [{"type": "null"}, {"type": "string"}]}}
+
+
+def avro_row(fields: Any) -> Any:
+    return {"type": "record", "name": "Value", "fields": fields}
+
+
+def json_row(names: Sequence[str]) -> Any:
+    return {"type": "object", "title": "Value", "properties": {name: JSON_FIELDS[name] for name in names}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "schemas", "values"),
+    [
+        ("avro", [avro_row(AVRO_FIELDS), avro_row(AVRO_FIELDS[:1])], [b"\2\2\x08true", b"\4"]),
+        ("avro", [["null", avro_row(AVRO_FIELDS)], ["null", avro_row(AVRO_FIELDS[:1])]], [b"\2\2\2\x08true", b"\2\4"]),
+        ("json", [json_row(["id", "__deleted"]), json_row(["id"])], [json.dumps(REWRITTEN), json.dumps(SENT)]),
+        (
+            "json",
+            [{"oneOf": [{"type": "null"}, json_row(names)]} for names in (["id", "__deleted"], ["id"])],
+            [json.dumps(REWRITTEN), json.dumps(SENT)],
+        ),
+    ],
+)
+def test_a_rewritten_delete_is_one_also_if_the_newest_schema_has_no_field_for_it(
+    kind: str, schemas: Sequence[Any], values: Sequence[str | bytes]
+) -> None:
+    """As after delete.tombstone.handling.mode was rewrite."""
+    with MockRegistry() as registry:
+        ids = [registry.register("t-value", json.dumps(schema), kind.upper()) for schema in schemas]
+        framed = [
+            frame(schema_id, 4) + (value if isinstance(value, bytes) else value.encode())
+            for schema_id, value in zip(ids, values, strict=True)
+        ]
+        given = {"valueFormat": kind, "schema.registry.url": registry.url}
+        assert ops(given, framed) == [("d", 1), ("u", 2)]
+
+
+def test_a_rewritten_delete_is_one_also_if_the_newest_value_has_no_field_for_it() -> None:
+    schemas = [struct(id="int32", __deleted="string"), struct(id="int32")]
+    values = [value(schema, row) for schema, row in zip(schemas, (REWRITTEN, SENT), strict=True)]
+
+    assert ops({"valueFormat": "connect-json"}, values, json.dumps(schemas[1])) == [("d", 1), ("u", 2)]
+
+
+def ops(given: Mapping[str, str], values: Sequence[bytes], newest: str = "") -> list[tuple[str, int]]:
+    """What happened to the rows of these values, and their ids."""
+    more = {"kafka.bootstrap.servers": "a:1", "subscribe": "t", "changes": "upsert", "keyFormat": "bytes"}
+    options = SourceOptions.parse({**more, **given})
+    assert options.changes is not None
+    found = [NewestSchema(SchemaText(newest), "t-0")]
+    schemas = pinned_rows(query_schemas(options.typed, ("t",), lambda *_: found), options.changes)
+    names = changes_schema(schemas, options.changes).type.names
+    assert names == ["key", "id", "_change"]
+    ranges = [OffsetRange(TopicPartition("t", 0), None, 0, len(values))]
+    with change_rows(schemas, options.changes, ranges, (), names, lambda _: None, lambda *_: None) as rows:
+        converted = rows.convert(raw_batch(rows.raw_columns, [b"k"] * len(values), values))
+    return [(row["_change"]["op"], row["id"]) for row in converted.to_pylist()]
 
 
 @pytest.mark.parametrize("schemas", [connect, avro])
