@@ -20,6 +20,8 @@ from pyspark_kafka_meta.errors import ValueSchemaError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+DECIMAL = "org.apache.kafka.connect.data.Decimal"
+"""Bytes with an unscaled number; `scale` is in its parameters."""
 COMPILED_SCHEMAS = 1_000
 """A process keeps as many schemas, and compiled pairs of schemas: each batch of records needs them."""
 
@@ -47,7 +49,8 @@ class ConnectType(NamedTuple):
     """What Kafka Connect calls a type that values are sent as a plainer one.
 
     Attributes:
-        name: such as `io.debezium.time.MicroTimestamp`, of a long, or `org.apache.kafka.connect.data.Decimal`.
+        name: such as `io.debezium.time.MicroTimestamp`, of a long, or `org.apache.kafka.connect.data.Decimal`. Empty
+            for a type of Connect without a name, if the format tells it.
         parameters: of the type, such as `scale`; empty if the format does not keep them.
     """
 
@@ -204,28 +207,52 @@ def compiled_decoder(reader: Schema, writer: Schema, is_confluents: bool) -> Val
 
 
 def check_units(reader: Schema, writer: Schema) -> None:
-    """Refuse whole numbers of another unit, such as milliseconds for microseconds. Raises ValueSchemaError."""
-    if reader is writer or not reader.connect_types:
+    """Refuse numbers of another unit, such as milliseconds for microseconds, and unscaled ones of another scale. A
+    schema without any of Connect's names does not tell the units. Raises ValueSchemaError."""
+    if reader is writer or not reader.connect_types or not writer.connect_types:
         return
-    for path in _whole_numbers(reader.type):
-        own, given = reader.connect_types.get(path), writer.connect_types.get(path)
-        if own is not None and given is not None and own.name != given.name:
-            raise ValueSchemaError(f"{path}: the writer's {given.name} cannot be read as {own.name}")
+    kinds = dict(_scalars(writer.type))
+    for path, kind in _scalars(reader.type):
+        if path not in kinds or (_is_decimal(kind) and _is_decimal(kinds[path])):  # decimals are rescaled
+            continue
+        own, given = unit(kind, reader.connect_types.get(path)), unit(kinds[path], writer.connect_types.get(path))
+        if own != given:
+            raise ValueSchemaError(f"{path}: the writer's {given or kinds[path]} cannot be read as {own or kind}")
 
 
-def _whole_numbers(kind: pa.DataType, path: str = "") -> Iterator[str]:
-    """The paths of fields with this type."""
+def unit(kind: pa.DataType, named: ConnectType | None) -> str:
+    """What the numbers of a field count; empty if they are plain ones, or no numbers.
+
+    Args:
+        kind: as which the field is decoded.
+    """
+    import pyarrow as pa
+
+    if named is not None and named.name == DECIMAL:
+        return f"{DECIMAL} of scale {named.parameters.get('scale')}"
+    is_number = pa.types.is_integer(kind) or pa.types.is_temporal(kind)
+    return named.name if named is not None and is_number else ""
+
+
+def _is_decimal(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_decimal(kind))
+
+
+def _scalars(kind: pa.DataType, path: str = "") -> Iterator[tuple[str, pa.DataType]]:
+    """The paths of fields that have no parts, with their types."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
         for field in kind:
-            yield from _whole_numbers(field.type, inner_path(path, field.name))
+            yield from _scalars(field.type, inner_path(path, field.name))
     elif pa.types.is_list(kind):
-        yield from _whole_numbers(kind.value_type, inner_path(path, "element"))
+        yield from _scalars(kind.value_type, inner_path(path, "element"))
     elif pa.types.is_map(kind):
-        yield from _whole_numbers(kind.item_type, inner_path(path, "value"))
-    elif pa.types.is_integer(kind):
-        yield path
+        yield from _scalars(kind.item_type, inner_path(path, "value"))
+    else:
+        yield path, kind
 
 
 # --- what decoders and encoders have in common ------------------------------------------------------------------------

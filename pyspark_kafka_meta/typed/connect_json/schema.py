@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.typed.formats import ConnectType, inner_path
+from pyspark_kafka_meta.typed.formats import DECIMAL, ConnectType, inner_path, unit
 from pyspark_kafka_meta.typed.json.schema import column_type
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MAX_DECIMAL_DIGITS = 38
 """Of Spark's decimals."""
-DECIMAL, DATE, TIMESTAMP = (f"org.apache.kafka.connect.data.{name}" for name in ("Decimal", "Date", "Timestamp"))
+DATE, TIMESTAMP = (f"org.apache.kafka.connect.data.{name}" for name in ("Date", "Timestamp"))
 PRECISION = "connect.decimal.precision"
 """The parameter that Debezium adds to the scale."""
 PRIMITIVES = {
@@ -42,7 +42,7 @@ class ConnectSchema(NamedTuple):
     Attributes:
         kinds: as of `JsonSchema`.
         connect_types: as of `Schema`.
-        units: the names of integers, by their paths: what they count.
+        units: of scalars, by their paths: see `unit`.
     """
 
     kinds: pa.DataType
@@ -81,9 +81,9 @@ class _Parser:
             case {"type": "map", "keys": keys, "values": values}:
                 return pa.map_(part("key", keys).type, part("value", values).type)
             case {"type": str(kind)} if kind in PRIMITIVES:
-                if named is not None and kind.startswith("int"):
-                    self.units[path] = named.name
-                return _logical(kind, named) or pa.type_for_alias(PRIMITIVES[kind])
+                found = _logical(kind, named) or pa.type_for_alias(PRIMITIVES[kind])
+                self.units[path] = unit(found, named)
+                return found
         where = path or "the schema of Kafka Connect"
         raise ValueSchemaError(f"{where} has no known type, or is a struct without fields")
 

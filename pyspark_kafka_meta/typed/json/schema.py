@@ -184,9 +184,11 @@ class _JsonSchemaTypes:
 
         resolved = self._resolved(schema, schema.get(_PARENTS, ()) if isinstance(schema, dict) else ())
         match resolved:  # as Confluent's JsonSchemaData writes it
-            case {"connect.type": _, "title": str(title)}:
-                parameters = resolved.get("connect.parameters")
-                self.named[path] = ConnectType(title, parameters if isinstance(parameters, dict) else {})
+            case {"connect.type": _}:
+                title, parameters = resolved.get("title"), resolved.get("connect.parameters")
+                self.named[path] = ConnectType(
+                    title if isinstance(title, str) else "", parameters if isinstance(parameters, dict) else {}
+                )
         name = self._type_name(resolved, path)
         if name == "object":
             return self._object(resolved, path, depth)

@@ -12,7 +12,7 @@ import pytest
 
 from pyspark_kafka_meta import typed
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.typed.formats import ConnectType, SchemaText, compiled_decoder, formats, schema_of
+from pyspark_kafka_meta.typed.formats import ConnectType, Schema, SchemaText, compiled_decoder, formats, schema_of
 from pyspark_kafka_meta.typed.protobuf.schema import descriptor_set
 from tests.unit.typed.digits import Digits
 
@@ -129,20 +129,89 @@ def test_a_folder_with_a_schema_is_a_format(tmp_path: Path, monkeypatch: pytest.
     assert formats.__wrapped__() == {**formats(), "digits": Digits}
 
 
+MICROS, NANOS, MILLIS, DATE = (
+    f"io.debezium.time.{name}" for name in ("MicroTimestamp", "NanoTimestamp", "Timestamp", "Date")
+)
+DECIMAL, TIMESTAMP = (f"org.apache.kafka.connect.data.{name}" for name in ("Decimal", "Timestamp"))
+MOMENT = connect_named("long", TIMESTAMP) | {"logicalType": "timestamp-millis"}
+
+
+def row(name: str, kind: Any) -> Schema:
+    """The schema of a row with the column `at`, as a converter of Kafka Connect registers it."""
+    if name == "avro":
+        fields = [{"name": "at", "type": ["null", kind]}]
+        return schema_of(
+            formats()[name], SchemaText(json.dumps(connect_named("record", "Row") | {"name": "Row", "fields": fields}))
+        )
+    return schema_of(formats()[name], SchemaText(json.dumps({"type": "object", "properties": {"at": kind}})))
+
+
+def avro_decimal(scale: int) -> dict[str, Any]:
+    logical = {"logicalType": "decimal", "scale": scale, "precision": 64}
+    return connect_named("bytes", DECIMAL, scale=str(scale)) | logical
+
+
+def titled(kind: str, connect: str, title: str | None = None, **parameters: str) -> dict[str, Any]:
+    named = {"title": title, "connect.parameters": parameters} if title else {}
+    return {"type": kind, "connect.type": connect, **named}
+
+
 @pytest.mark.parametrize(
-    "schema",
+    ("name", "given", "own"),
     [
-        {"type": "long", "connect.name": "{}"},
-        {"type": "array", "items": {"type": "long", "connect.name": "{}"}},
-        {"type": "map", "values": ["null", {"type": "long", "connect.name": "{}"}]},
+        ("avro", connect_named("long", MICROS), connect_named("long", NANOS)),
+        *[("avro", connect_named("long", each), MOMENT) for each in (MICROS, NANOS, MILLIS)],
+        *[("avro", MOMENT, connect_named("long", each)) for each in (MICROS, NANOS, MILLIS)],
+        ("avro", "long", MOMENT),
+        ("avro", "long", connect_named("long", MICROS)),
+        ("avro", "int", connect_named("int", DATE)),
+        ("avro", connect_named("long", MICROS), "long"),
+        ("avro", avro_decimal(-2), avro_decimal(-3)),
+        ("avro", avro_decimal(70), avro_decimal(71)),
+        ("avro", avro_decimal(70), avro_decimal(2)),
+        ("avro", "bytes", avro_decimal(2)),
+        ("json", titled("integer", "int64", MICROS), titled("integer", "int64", TIMESTAMP)),
+        ("json", titled("integer", "int64"), titled("integer", "int64", MICROS)),
+        ("json", titled("integer", "int32"), titled("integer", "int32", DATE)),
+        ("json", titled("string", "bytes", DECIMAL, scale="2"), titled("string", "bytes", DECIMAL, scale="4")),
+        ("json", titled("string", "bytes"), titled("string", "bytes", DECIMAL, scale="4")),
     ],
 )
-def test_whole_numbers_of_another_unit_are_not_read(schema: object) -> None:
-    """A column of microseconds may once have been one of milliseconds."""
-    avro = formats()["avro"]
-    record = json.dumps({"type": "record", "name": "r", "fields": [{"name": "at", "type": schema}]})
-    micros, millis = (schema_of(avro, SchemaText(record.replace("{}", name))) for name in ("Micro", "Milli"))
+def test_numbers_of_another_unit_or_scale_are_not_read(name: str, given: Any, own: Any) -> None:
+    """A column of microseconds may once have been one of milliseconds, and a bigint a timestamp."""
+    with pytest.raises(ValueSchemaError, match=r"at.*: the writer's .* cannot be read as "):
+        compiled_decoder(row(name, own), row(name, given), True)
 
-    with pytest.raises(ValueSchemaError, match=r"at.*: the writer's Milli cannot be read as Micro"):
+
+@pytest.mark.parametrize(
+    ("name", "given", "own"),
+    [
+        ("avro", avro_decimal(2), avro_decimal(4)),
+        ("avro", connect_named("int", "Size"), connect_named("long", "Size")),
+        ("avro", "int", "long"),
+        ("avro", connect_named("string", "io.debezium.data.Enum"), "string"),
+        ("json", titled("integer", "int32"), titled("integer", "int64")),
+        ("json", titled("string", "bytes", DECIMAL, scale="2"), titled("string", "bytes", DECIMAL, scale="2")),
+    ],
+)
+def test_numbers_of_the_same_unit_are_read(name: str, given: Any, own: Any) -> None:
+    assert compiled_decoder(row(name, own), row(name, given), True)
+
+
+@pytest.mark.parametrize("kind", ["{}", {"type": "array", "items": "{}"}, {"type": "map", "values": ["null", "{}"]}])
+def test_units_are_compared_in_arrays_and_maps(kind: Any) -> None:
+    micros, millis = (
+        row("avro", json.loads(json.dumps(kind).replace('"{}"', json.dumps(connect_named("long", each)))))
+        for each in (MICROS, MILLIS)
+    )
+
+    with pytest.raises(ValueSchemaError, match=r"at.*: the writer's io.debezium.time.Timestamp cannot be read as "):
         compiled_decoder(micros, millis, True)
-    assert compiled_decoder(millis, millis, True)
+
+
+def test_schemas_without_names_of_kafka_connect_are_read_as_avro_says() -> None:
+    plain, named = ({"type": "long", "logicalType": "timestamp-micros"}, connect_named("long", MICROS))
+    texts = [json.dumps(record("R", kind)) for kind in ("long", plain, named)]
+    long, micros, connects = (schema_of(formats()["avro"], SchemaText(text)) for text in texts)
+
+    assert all(compiled_decoder(reader, long, False) for reader in (micros, connects))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.typed.formats import ConnectType, Schema, SchemaText, formats
+from pyspark_kafka_meta.typed.formats import DECIMAL, ConnectType, Schema, SchemaText, formats
 from tests.unit.typed.connect_json.written import (
     causes,
     connects,
@@ -83,17 +83,16 @@ def test_types_of_kafka_connect_are_named_by_the_paths_of_fields() -> None:
 
     found = schema(struct("shop.Envelope", after=row, days=days, sums=sums))
 
-    name = "org.apache.kafka.connect.data.Decimal"
     assert (found.name, found.connect_types) == (
         "shop.Envelope",
         {
             "": ConnectType("shop.Envelope", {}),
             "after": ConnectType("shop.Row", {}),
             "after.at": ConnectType("io.debezium.time.MicroTimestamp", {}),
-            "after.sum": ConnectType(name, {"scale": "2"}),
+            "after.sum": ConnectType(DECIMAL, {"scale": "2"}),
             "days.element": ConnectType("io.debezium.time.Date", {}),
             "sums.key": ConnectType("io.debezium.time.Date", {}),
-            "sums.value": ConnectType(name, {"scale": "1"}),
+            "sums.value": ConnectType(DECIMAL, {"scale": "1"}),
         },
     )
 
@@ -137,7 +136,11 @@ def test_values_of_another_schema_are_read_by_field_names(writer: Any, reader: A
         (of("string"), of("bytes"), "AAAA", "the writer's string cannot be read as binary"),
         (of("string"), of("int32"), "1", "the writer's string cannot be read as int32"),
         (of("double"), of("int32"), 1, "the writer's double cannot be read as int32"),
-        (of("bytes"), decimal(2), "AAAA", "the writer's binary cannot be read as decimal128(38, 2)"),
+        (of("bytes"), decimal(2), "AAAA", f"the writer's binary cannot be read as {DECIMAL} of scale 2"),
+        (decimal(70), decimal(2), "Bw==", f"the writer's {DECIMAL} of scale 70 cannot be read as {DECIMAL} of scale 2"),
+        (decimal(-2), decimal(-3), "Bw==", f"the writer's {DECIMAL} of scale -2 cannot be read as "),
+        (decimal(5, 3), decimal(6, 3), "Bw==", f"the writer's {DECIMAL} of scale 5 cannot be read as "),
+        (of("bytes"), decimal(-2), "Bw==", f"the writer's binary cannot be read as {DECIMAL} of scale -2"),
         (
             struct(a=struct(at=debeziums("int64", "Timestamp"))),
             struct(a=struct(at=debeziums("int64", "MicroTimestamp"))),
