@@ -45,8 +45,7 @@ _TIMES = [(name, pa.int64()) for name in ("ts_ms", "ts_us", "ts_ns")]
 _SOURCE = [
     *((name, pa.string()) for name in ("version", "connector", "name")),
     *_TIMES,
-    *((name, pa.string()) for name in ("snapshot", "db", "sequence", "schema", "table")),
-    *((name, pa.int64()) for name in ("txId", "lsn")),
+    *((name, pa.string()) for name in ("snapshot", "db", "sequence", "schema", "table", "txId", "lsn")),
 ]
 _TRANSACTION = [("id", pa.string()), ("total_order", pa.int64()), ("data_collection_order", pa.int64())]
 _BESIDE_THE_ROW = [
@@ -55,7 +54,8 @@ _BESIDE_THE_ROW = [
     ("source", pa.struct(_SOURCE)),
     ("transaction", pa.struct(_TRANSACTION)),
 ]
-"""What an envelope has beside the row, with the source of PostgreSQL."""
+"""What an envelope has beside the row, with the source of PostgreSQL. Other connectors have texts where it has the
+numbers `txId` and `lsn`: a string has the text of any value."""
 POSITION_TYPE = pa.struct([pa.field("position", pa.string(), False), pa.field("sequence", pa.int64(), False)])
 _POSITIONS = (
     ("commit_lsn", "change_lsn", "event_serial_no"),  # SQL Server
@@ -64,6 +64,10 @@ _POSITIONS = (
     ("lsn", "sequence"),  # PostgreSQL
 )
 """Fields of the source of a connector. One connector has all of a line."""
+_NO_POSITION = (
+    "'changeOrder' source needs the position in the database, which the schema of 'source' does not have: remove the "
+    "option, or set the schema of the whole envelope"
+)
 
 
 class TableColumn(NamedTuple):
@@ -174,14 +178,23 @@ def with_envelope(typed: TypedValuesOptions, options: ChangesOptions | None) -> 
     flattened one gets the field that tells of a delete.
 
     Raises:
-        OptionError, ValueSchemaError: as `typed.reading.query_schemas`.
+        OptionError, ValueSchemaError: as `typed.reading.query_schemas`; the schema of a row does not say enough.
     """
     if options is None or typed.value_format != JSON or typed.value_schema is None:
         return typed
     (value,) = (column for column in typed.columns if column.column == "value")
-    given = schema_of(value.format, given_schema(value, typed.value_schema)).type
-    kind = completed(given, options.changes)
-    return typed if kind is given else replace(typed, value_schema=spark_type_json(kind))
+    given = schema_of(value.format, given_schema(value, typed.value_schema))
+    kind = completed(given.type, options.changes)
+    if kind is given.type:
+        return typed
+    if given.connect_types:  # which a type of Spark would not keep
+        raise ValueSchemaError(
+            "'valueSchema' has types of Kafka Connect, but is not the JSON Schema of the whole value: set it to that "
+            f"of the envelope, or with 'changes' upsert add the property '{DELETED_FIELD}'"
+        )
+    if options.order is ChangeOrder.SOURCE:
+        raise ValueSchemaError(_NO_POSITION)
+    return replace(typed, value_schema=spark_type_json(kind))
 
 
 def completed(given: pa.DataType, changes: Changes) -> pa.DataType:
@@ -282,7 +295,4 @@ def _position(value: pa.StructType) -> tuple[str, ...]:
     for fields in _POSITIONS:
         if pa.types.is_struct(source) and set(fields) <= set(source.names):
             return ("sequence",) if "sequence" in fields else fields
-    raise ValueSchemaError(
-        "'changeOrder' source needs the position in the database, which the schema of 'source' does not have: remove "
-        "the option, or set the schema of the whole envelope"
-    )
+    raise ValueSchemaError(_NO_POSITION)

@@ -228,7 +228,7 @@ def unit(kind: pa.DataType, named: ConnectType | None) -> str:
     """
     import pyarrow as pa
 
-    if named is not None and named.name == DECIMAL:
+    if named is not None and named.name == DECIMAL and not pa.types.is_floating(kind):
         return f"{DECIMAL} of scale {named.parameters.get('scale')}"
     is_number = pa.types.is_integer(kind) or pa.types.is_temporal(kind)
     return named.name if named is not None and is_number else ""

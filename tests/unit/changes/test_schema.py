@@ -7,12 +7,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from benchmarks.envelopes import raw_batch
+from pyspark_kafka_meta.arrow_reader import schemas_of
 from pyspark_kafka_meta.changes.rows import change_rows
 from pyspark_kafka_meta.changes.schema import changes_schema, pinned_rows
-from pyspark_kafka_meta.errors import SchemaChangedError
+from pyspark_kafka_meta.errors import SchemaChangedError, ValueSchemaError
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.testing import MockRegistry
@@ -144,3 +146,49 @@ def test_a_restart_goes_on_with_added_columns_alone(
     else:
         with pytest.raises(SchemaChangedError, match=f"the schema of {refused} was .*, with other columns. Set '"):
             check_pins(pins, now)
+
+
+TITLED = {"type": "integer", "connect.type": "int64", "title": "io.debezium.time.MicroTimestamp"}
+JSON_ROW = json.dumps({"type": "object", "properties": {"id": {"type": "integer"}, "at": TITLED}})
+
+
+def json_schemas(**given: str) -> QuerySchemas:
+    formats = {"valueFormat": "json", "changes": "debezium", "keySchema": "id int", **given}
+    return schemas_of(
+        SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribe": "t", **formats}), lambda *_: []
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"valueSchema": JSON_ROW}, "set it to that of the envelope"),
+        ({"valueSchema": JSON_ROW, "changes": "upsert"}, "add the property '__deleted'"),
+        ({"valueSchema": "id int", "changeOrder": "source"}, "set the schema of the whole envelope"),
+    ],
+)
+def test_the_schema_of_a_row_that_does_not_say_enough_is_refused(given: dict[str, str], problem: str) -> None:
+    with pytest.raises(ValueSchemaError, match=problem):
+        json_schemas(**given)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"connector": "postgresql", "txId": 7, "lsn": 8, "snapshot": "false"},
+        {"connector": "oracle", "txId": "6.28.807", "scn": "2868546", "snapshot": True},
+        {"connector": "yugabytedb", "txId": "", "lsn": "1:4::0:0"},
+        {"connector": "mysql", "pos": 154, "file": "mysql-bin.000003"},
+    ],
+    ids=lambda source: str(source["connector"]),
+)
+def test_the_type_of_a_row_is_enough_for_json_of_any_connector(source: dict[str, Any]) -> None:
+    value = {"op": "c", "before": None, "after": {"id": 1}, "source": source}
+    (reader,) = (each for each in json_schemas(valueSchema="id int").readers if each.column.column == "value")
+
+    decoded = reader.schema.decoder(reader.schema, False).decode(pa.array([json.dumps(value).encode()]))
+
+    assert decoded.faults == []
+    known = {name: str(each).lower() if name == "snapshot" else str(each) for name, each in source.items()}
+    found = decoded.values[0].as_py()["source"]
+    assert found == {name: known.get(name) for name in found}
