@@ -11,13 +11,14 @@ takes the table back and forward again to the same state.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, reduce
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal
 
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from pyspark.sql.types import (
     ArrayType,
@@ -36,6 +37,7 @@ from pyspark.sql.types import (
 
 from pyspark_kafka_meta.changes.schema import CHANGE_COLUMN as CHANGE
 from pyspark_kafka_meta.errors import InvalidRowError, SchemaError
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -60,7 +62,7 @@ def apply_changes(
     target: str | Callable[[DataFrame, int], object],
     *,
     checkpoint: str,
-    keys: Sequence[str] | None = None,
+    keys: str | Sequence[str] | None = None,
     table_format: str = "delta",
     add_columns: bool = False,
     on_lost_value: Literal["fail", "null"] = "fail",
@@ -78,7 +80,7 @@ def apply_changes(
             batch was committed.
         checkpoint: a folder of this query alone.
         table_format: of a table that is created: delta or iceberg.
-        keys: the columns that identify a row. By default the first ones, as far as they are never null.
+        keys: the column or columns that identify a row. By default the first ones, as far as they are never null.
         add_columns: add new columns of the database to the table when the query starts, instead of failing. Columns
             that the database does not have any more stay: changes leave their values as they are, new rows have null.
         on_lost_value: what to do with a row whose value the database did not send and the table does not have: it was
@@ -88,19 +90,19 @@ def apply_changes(
         trigger: of the query, such as `{"availableNow": True}` or `{"processingTime": "1 minute"}`.
 
     Raises:
-        SchemaError: `changes` has no `_change` or no key, the table lacks a column and `add_columns` is false, or a
-            column of the table has another type.
+        SchemaError: `changes` has no `_change`, no key or not the columns of `keys`, the table lacks a column and
+            `add_columns` is false, or a column of the table has another type.
     """
     names = tuple(key_columns(changes.schema, keys))
     if isinstance(target, str):
         prepare_table(changes, target, table_format, add_columns)
-    apply = partial(apply_batch, target=target, keys=names, fail_on_lost=on_lost_value == "fail")
+    apply = partial(apply_batch, target=target, keys=names, fail_on_lost=on_lost_value == "fail", checkpoint=checkpoint)
     query = changes.writeStream.option("checkpointLocation", checkpoint).foreachBatch(apply)
     return (query.trigger(**trigger) if trigger else query).start()
 
 
-def key_columns(schema: StructType, given: Sequence[str] | None = None) -> Sequence[str]:
-    """Raises SchemaError."""
+def key_columns(schema: StructType, given: str | Sequence[str] | None = None) -> Sequence[str]:
+    """Names are compared without case, as Spark does. Raises SchemaError."""
     change_type = schema[CHANGE].dataType if CHANGE in schema.names else None
     if not isinstance(change_type, StructType):
         raise SchemaError(f"the DataFrame has no column {CHANGE}: read the topic with the option changes")
@@ -108,13 +110,19 @@ def key_columns(schema: StructType, given: Sequence[str] | None = None) -> Seque
         raise SchemaError(
             "positions in a database do not order the micro-batches of a topic: read it without changeOrder=source"
         )
-    names = [field.name for field in takewhile(lambda field: not field.nullable, row_fields(schema))]
+    fields = row_fields(schema)
+    names = [field.name for field in takewhile(lambda field: not field.nullable, fields)]
     if not (given or names):
         raise SchemaError(
-            "the DataFrame has no key: name the columns that identify a row with keys=[...]. Rows of a table without "
-            "a key cannot be told apart: append them to a log instead"
+            "no key is known, as the first column may be null (with onTruncate=row, and with onMalformedRecord=record "
+            "or null, all may be): name the columns that identify a row with keys=[...]. Rows of a table without a key "
+            "cannot be told apart: append them to a log instead"
         )
-    return given or names
+    known = {field.name.lower(): field.name for field in fields}
+    keys = [given] if isinstance(given, str) else given or names
+    if missing := [name for name in keys if name.lower() not in known]:
+        raise SchemaError(f"keys are no columns of the DataFrame: {', '.join(missing)}")
+    return [known[name.lower()] for name in keys]
 
 
 def prepare_table(changes: DataFrame, table: str, table_format: str, add_columns: bool) -> None:
@@ -176,13 +184,14 @@ def apply_batch(
     target: str | Callable[[DataFrame, int], object],
     keys: Sequence[str],
     fail_on_lost: bool,
+    checkpoint: str,
 ) -> None:
     """Apply a micro-batch. Its folded rows are kept meanwhile: they are checked, and a MERGE may read them twice."""
     rows = fold(changes, keys).persist()
     try:
         applied, found = rows, summary(rows, keys)
         truncated = found.truncated is not None
-        refuse(found)
+        refuse(found, keys, partition_count(rows.sparkSession, checkpoint, batch_id) if truncated else 1)
         if truncated:  # what was before does not matter
             applied = rows.where(is_truncate() | (change("sequence") > F.lit(found.truncated)))
             found = summary(applied, keys)
@@ -194,20 +203,22 @@ def apply_batch(
                 check_missing(target, applied, keys, fail_on_lost, is_first=batch_id == 0)
             merge_into(target, applied, keys, truncated)
         else:
-            target(applied.withColumn(CHANGE, column(CHANGE).dropFields("lost", "gone")), batch_id)
+            target(applied.withColumn(CHANGE, column(CHANGE).dropFields("lost", "gone", "places")), batch_id)
     finally:
         rows.unpersist()
 
 
 def fold(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
     """One row for each key, with its newest `_change`. Its `unavailable` names the columns that no change of the batch
-    tells about, `lost` those without a value anywhere, and `gone` those whose value went with the row's delete."""
+    tells about, `lost` those without a value anywhere, and `gone` those whose value went with the row's delete. Its
+    `places` are the first and the last partition of its changes, by name."""
     states = {name: known_state(name) for name in changes.columns if name not in (*keys, CHANGE)}
     newest = [
         F.max_by(state, F.when(state.isNotNull(), change("sequence"))).alias(name) for name, state in states.items()
     ]
-    key = [column(name) for name in keys]
-    folded = changes.groupBy(*key, other_record()).agg(F.max_by(CHANGE, change("sequence")).alias(CHANGE), *newest)
+    key, place = [column(name) for name in keys], F.concat_ws("-", change("topic"), change("partition"))
+    last = F.max_by(CHANGE, change("sequence")).withField("places", F.array(F.min(place), F.max(place)))
+    folded = changes.groupBy(*key, other_record()).agg(last.alias(CHANGE), *newest)
     unavailable = names_where(states, lambda state: state.isNull())
     lost = names_where(states, lambda state: state["lost"])
     gone = names_where(states, lambda state: ~change("deleted") & state["gone"])
@@ -237,10 +248,13 @@ def known_state(name: str) -> Column:
 
 def summary(rows: DataFrame, keys: Sequence[str]) -> Row:
     """What decides whether and how folded rows are applied."""
-    keyless = reduce(Column.__or__, (column(name).isNull() for name in keys)) & ~is_truncate()
+    keyless = reduce(Column.__or__, (column(name).isNull() for name in keys))
+    places = change("places")
     (found,) = rows.agg(
         F.count(F.lit(1)).alias("rows"),
-        F.count_if(keyless | change("op").isNull()).alias("malformed"),
+        F.count_if(change("op").isNull()).alias("malformed"),
+        F.count_if(keyless & (change("op") != TRUNCATE)).alias("keyless"),
+        F.max(F.when(places[0] != places[1], F.array_join(places, " and "))).alias("unordered"),
         F.max(F.when(is_truncate(), change("sequence"))).alias("truncated"),
         F.max(change("partition")).alias("last_partition"),
         F.count_distinct(change("topic")).alias("topics"),
@@ -251,16 +265,32 @@ def summary(rows: DataFrame, keys: Sequence[str]) -> Row:
     return found
 
 
-def refuse(found: Row) -> None:
-    """Raises an error for rows that the target cannot follow."""
-    if found.malformed:
-        raise InvalidRowError(
-            f"{found.malformed} changes are malformed records or have no key: leave them out with changes.where(...)"
-        )
-    if found.truncated is not None and (found.last_partition or found.topics > 1):
+def partition_count(spark: SparkSession, checkpoint: str, batch_id: int) -> int:
+    """How many partitions a batch can have changes of, as the checkpoint says; 0 if they are not read from Kafka."""
+    lines = [row.value for row in spark.read.text(f"{checkpoint}/offsets/{batch_id}").collect()]
+    offsets = [json.loads(line[line.index("{") :]) for line in lines if "{" in line]
+    return sum(len(SourceOffset.parse(each).positions) for each in offsets if "topics" in each)
+
+
+def refuse(found: Row, keys: Sequence[str], partitions: int) -> None:
+    """Raises an error for rows that the target cannot follow. A batch has some of the partitions."""
+    has_key = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in keys)
+    for count, what, others in (
+        (found.malformed, "are malformed records", f"{CHANGE}.op IS NOT NULL"),
+        (found.keyless, "have no key", f"{CHANGE}.op = '{TRUNCATE}' OR {has_key}"),
+    ):
+        if count:
+            raise InvalidRowError(f'{count} changes {what}: leave them out with changes.where("{others}")')
+    if found.truncated is not None and (found.last_partition or found.topics > 1 or partitions > 1):
         raise InvalidRowError(
             "the database emptied a table, but changes of several topics or partitions have no order: read one topic "
             "with one partition, or read with onTruncate=skip"
+        )
+    if found.unordered:
+        raise InvalidRowError(
+            f"changes of one key are in {found.unordered}, which have no order: read topics that share keys into "
+            "tables of their own. If keys moved, as partitions were added or the schema of keys changed, start a new "
+            "query at the offsets of a later snapshot"
         )
 
 

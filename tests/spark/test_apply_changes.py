@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from pyspark.sql.types import BooleanType, LongType
 from pyspark_kafka_meta import apply_changes
 from pyspark_kafka_meta.changes.apply import apply_batch, check_missing, fits, fold, key_columns, prepare_table
 from pyspark_kafka_meta.errors import InvalidRowError, SchemaError
+from pyspark_kafka_meta.model import Position, TopicPartition
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
 from tests.budget import cases
 from tests.marks import thorough_after
 from tests.spark.change_histories import (
@@ -106,9 +109,31 @@ class DictTable:
                 self.table[key] = tuple((old if name in change.unavailable else row)[name] for name in NAMES[2:])
 
 
-def apply(spark: SparkSession, target: Any, changes: list[Change], offset: int = 0, fail_on_lost: bool = True) -> None:
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    """Of a query that reads a topic with one partition."""
+    return planned(tmp_path, 1)
+
+
+def planned(checkpoint: Path, partitions: int) -> str:
+    """A checkpoint with batch 0 of a stream that reads a topic, beside one that does not, as Spark writes it."""
+    positions = {TopicPartition("t", number): Position(5) for number in range(partitions)}
+    topic = json.dumps(SourceOffset(positions, {"t": None}).as_dict())
+    (checkpoint / "offsets").mkdir()
+    (checkpoint / "offsets" / "0").write_text(f'v1\n{{"batchWatermarkMs":0}}\n{topic}\n{{"logOffset":0}}\n-')
+    return str(checkpoint)
+
+
+def apply(
+    spark: SparkSession,
+    target: Any,
+    changes: list[Change],
+    offset: int = 0,
+    fail_on_lost: bool = True,
+    checkpoint: str = "",
+) -> None:
     batch = spark.createDataFrame(rows(changes, offset), WITH_NULL_KEYS)
-    apply_batch(batch, 0, target=target, keys=KEYS, fail_on_lost=fail_on_lost)
+    apply_batch(batch, 0, target=target, keys=KEYS, fail_on_lost=fail_on_lost, checkpoint=checkpoint)
 
 
 @pytest.mark.thorough
@@ -152,11 +177,11 @@ def of_history(number: int, table: Table) -> Table:
 
 
 @pytest.mark.parametrize("case", thorough_after(1, AFTER_TRUNCATES))
-def test_after_a_truncate(spark: SparkSession, case: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_after_a_truncate(spark: SparkSession, case: str, checkpoint: str, caplog: pytest.LogCaptureFixture) -> None:
     before, changes, after = AFTER_TRUNCATES[case]
     target = DictTable()
     target.table = dict(before)
-    apply(spark, target, changes)
+    apply(spark, target, changes, checkpoint=checkpoint)
     assert (target.table, caplog.messages) == (after, [])
 
 
@@ -167,18 +192,24 @@ def test_after_a_truncate(spark: SparkSession, case: str, caplog: pytest.LogCapt
         [
             ([Change("c", A, FULL, LARGE)], r"without sending large `text`, a\.list: set REPLICA IDENTITY FULL"),
             ([TRUNCATE, Change("c", (0, "b"), FULL)], "changes of several topics or partitions have no order"),
-            ([Change("u", (0, None), FULL)], "1 changes are malformed records or have no key"),
-            ([Change(None, A), Change("u", A, FULL)], "1 changes are malformed records or have no key"),
+            ([Change("u", (0, None), FULL), Change("d", A), TRUNCATE], "1 changes have no key"),
+            ([Change(None, A), Change("u", A, FULL), TRUNCATE], "1 changes are malformed records"),
         ],
     ),
 )
 def test_changes_that_the_target_cannot_follow_are_refused(
-    spark: SparkSession, changes: list[Change], message: str
+    spark: SparkSession, changes: list[Change], message: str, checkpoint: str
 ) -> None:
-    target = DictTable()
-    with pytest.raises(InvalidRowError, match=message):
-        apply(spark, target, changes)
+    """The message has the condition that leaves them out, and nothing else."""
+    target, batch = DictTable(), spark.createDataFrame(rows(changes), WITH_NULL_KEYS)
+    apply_some = partial(apply_batch, target=target, keys=KEYS, fail_on_lost=True, checkpoint=checkpoint)
+    with pytest.raises(InvalidRowError, match=message) as error:
+        apply_some(batch, 0)
     assert target.batches == []
+    if condition := re.search(r'changes\.where\("(.*)"\)', str(error.value)):
+        left = batch.where(condition[1])
+        apply_some(left, 0)
+        assert (left.count(), target.batches) == (len(changes) - 1, [0])
 
 
 def test_lost_values_are_null_when_told_to(spark: SparkSession) -> None:
@@ -255,16 +286,47 @@ def test_a_query_repeats_the_batch_whose_commit_was_lost(spark: SparkSession, tm
 def test_keys_are_the_first_columns_that_are_never_null(spark: SparkSession) -> None:
     changes = spark.createDataFrame([], SCHEMA)
     assert key_columns(changes.withColumn("at", F.current_timestamp()).schema) == list(KEYS)
-    assert key_columns(changes.schema, ["small"]) == ["small"]
+    assert key_columns(changes.schema, "small") == ["small"]
+    assert key_columns(changes.schema, ["SMALL", "id"]) == ["small", "id"]
+    with pytest.raises(SchemaError, match="keys are no columns of the DataFrame: nope"):
+        key_columns(changes.schema, ["id", "nope"])
 
 
-def test_truncates_of_several_topics_are_refused(spark: SparkSession) -> None:
-    """One database's must not empty the rows of another one."""
-    batch = spark.createDataFrame(rows([Change("c", A, FULL), TRUNCATE]), WITH_NULL_KEYS)
-    topic = F.when(F.col("_change.op") == "t", "shop1").otherwise("shop2")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    thorough_after(
+        1,
+        [
+            (Change("u", A, FULL), "changes of one key are in shop1-0 and shop2-0, which have no order"),
+            (TRUNCATE, "changes of several topics"),
+        ],
+    ),
+)
+def test_changes_of_a_row_in_several_topics_are_refused(
+    spark: SparkSession, change: Change, message: str, checkpoint: str
+) -> None:
+    """Of partitions too. One database's truncate must not empty the rows of another one."""
+    batch = spark.createDataFrame(rows([Change("c", A, FULL), change]), WITH_NULL_KEYS)
+    topic = F.when(F.col("_change.op") == "c", "shop1").otherwise("shop2")
     batch = batch.withColumn("_change", F.col("_change").withField("topic", topic))
-    with pytest.raises(InvalidRowError, match="changes of several topics"):
-        apply_batch(batch, 0, target=DictTable(), keys=KEYS, fail_on_lost=True)
+    with pytest.raises(InvalidRowError, match=message):
+        apply_batch(batch, 0, target=DictTable(), keys=KEYS, fail_on_lost=True, checkpoint=checkpoint)
+
+
+def test_a_truncate_is_refused_in_a_topic_with_partitions_that_its_batch_lacks(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Their changes of before it may come in a later batch."""
+    with pytest.raises(InvalidRowError, match="changes of several topics or partitions have no order"):
+        apply(spark, DictTable(), [TRUNCATE], checkpoint=planned(tmp_path, 2))
+
+
+def test_a_table_whose_columns_are_all_of_the_key(spark: SparkSession) -> None:
+    """Such as one that joins two others."""
+    changes = [Change("c", A), Change("c", (0, "b")), Change("d", A), Change("u", (0, "c"))]
+    batch = spark.createDataFrame(rows(changes), SCHEMA).select(*KEYS, "_change")
+    found = fold(batch, key_columns(batch.schema)).select(*KEYS, "_change.deleted", "_change.unavailable")
+    assert sorted(map(tuple, found.collect())) == [(*A, True, []), (0, "b", False, []), (0, "c", False, [])]
 
 
 def test_rows_of_changes_have_a_key_and_what_auto_cdc_needs(spark: SparkSession) -> None:
@@ -283,7 +345,7 @@ def test_rows_of_changes_have_a_key_and_what_auto_cdc_needs(spark: SparkSession)
     ("columns", "message"),
     [
         ("id INT NOT NULL", "no column _change: read the topic with the option changes"),
-        ("id INT, _change STRUCT<sequence: BIGINT> NOT NULL", "has no key: name the columns"),
+        ("id INT, _change STRUCT<sequence: BIGINT> NOT NULL", "first column may be null .*: name the columns"),
         ("id INT NOT NULL, _change STRUCT<sequence: STRUCT<position: STRING>>", "without changeOrder=source"),
     ],
 )
