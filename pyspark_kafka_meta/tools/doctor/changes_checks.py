@@ -97,8 +97,11 @@ def _explained(client: KafkaClient, source: SourceOptions, changes: ChangesOptio
     if len(partitions) > len(source.topics):
         what = f"{len(partitions)}; changes of a key are in order while it stays in its partition"
         yield ok("partitions", f"{what}, and a stream fails when there are more")
-    if oldest and changes.changes is Changes.DEBEZIUM:
+    if oldest and oldest[0]["op"] is not None and changes.changes is Changes.DEBEZIUM:
         yield _snapshot_finding(oldest[0])
+    found = {name for reader in schemas.readers for name in defaulted_fields(reader.text.text)}
+    if defaulted := [column.name for column in table.row if column.name in found]:
+        yield _default_finding(defaulted)
     sampled = [*oldest, *newest]
     unsent = Counter(name for change in sampled for name in change["unavailable"])
     if unsent:
@@ -119,6 +122,31 @@ def _snapshot_finding(oldest: dict[str, Any]) -> Finding:
         return ok("snapshot", f"the oldest record is of a snapshot ({oldest['snapshot']})")
     what = "the oldest record is of no snapshot: rows that did not change since then may be missing"
     return warn("snapshot", what, "start an incremental snapshot, if the connector did not begin with an empty table")
+
+
+def _default_finding(columns: Sequence[str]) -> Finding:
+    what = f"a null in {', '.join(columns)} is sent as the column's default, unless the connector is told otherwise"
+    settings = "replace.null.with.default=false (JsonConverter, ExtractNewRecordState)"
+    settings += " or ignore.default.for.nullables=true (Confluent's converters)"
+    return warn("defaults", what, f"see that it has {settings}; a snapshot sends older rows again")
+
+
+def defaulted_fields(schema: str) -> Iterator[str]:
+    """The fields that may be null, and have another default, in a schema of Kafka Connect or Avro."""
+    with suppress(ValueError):  # of Protobuf, which has no defaults
+        yield from _defaulted(json.loads(schema))
+
+
+def _defaulted(schema: Any) -> Iterator[str]:
+    if isinstance(schema, list):
+        for each in schema:
+            yield from _defaulted(each)
+    if isinstance(schema, dict):
+        kind = schema.get("type")
+        is_optional = schema.get("optional") or (isinstance(kind, list) and "null" in kind)
+        if is_optional and schema.get("default") is not None:
+            yield schema.get("field") or schema["name"]
+        yield from _defaulted([schema.get("fields"), kind])
 
 
 def _both_ends(partitions: Sequence[PartitionRow]) -> Iterator[list[OffsetRange]]:
