@@ -114,7 +114,8 @@ class NewPartitions:
             raise PartitionsAddedError(
                 f"{name_partitions(added)} were added to a topic whose changes are read, and keys may have moved to "
                 "them, while Kafka orders the changes of a key only within a partition: set the option changeOrder to "
-                "source, or take a new snapshot of the table and begin with it, a new checkpoint and an empty target"
+                "source, or, as apply_changes needs, take a new snapshot of the table and begin with it, a new "
+                "checkpoint and an empty target"
             )
 
     def _once(self, loss: Loss, start: SourceOffset) -> Loss:
