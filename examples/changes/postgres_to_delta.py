@@ -35,6 +35,12 @@ DELTA: dict[str, bool | float | int | str | None] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
+SMALL: dict[str, bool | float | int | str | None] = {
+    "spark.sql.shuffle.partitions": 2,
+    "spark.databricks.delta.snapshotPartitions": 2,
+    "spark.ui.showConsoleProgress": False,
+}
+"""For few rows."""
 CREATE = "CREATE TABLE drinks (id integer PRIMARY KEY, name text, price numeric(8,2))"
 SNAPSHOT = "INSERT INTO drinks VALUES (1, 'tea', 4.50), (2, 'coffee', 3.00)"
 CHANGES = (
@@ -63,7 +69,7 @@ def main() -> None:
 
 def copy(servers: str) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # which has the package, unlike the PATH's, perhaps
-    builder = SparkSession.builder.appName("changes").config("spark.sql.shuffle.partitions", 2)
+    builder = SparkSession.builder.appName("changes").config(map=SMALL)
     spark = (builder.config(map=DELTA) if HAS_DELTA else builder).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     changes = (
