@@ -190,7 +190,7 @@ class FakeCluster:
         return next((batch.base_offset for batch in late), -1)
 
     def records(self, partition: TopicPartition, offset: int, end: int, max_bytes: int) -> bytes:
-        """Record batches from the batch with `offset` up to `end`. The first is whole, whatever its size (KIP-74)."""
+        """Record batches from the batch with `offset` up to `end`. The first is whole, whatever its size."""
         records = b""
         for batch in self.logs[partition]:
             if batch.until_offset > offset and batch.base_offset < end:

@@ -434,8 +434,8 @@ class FakeFetch(FakeRequests[FetchRequest, FetchResponse]):
         partitions, size = [], 0
         for entry in request.partitions:
             fetched = self._fetched(node_id, entry, request)
-            if size > 0 and size + len(fetched.records) > request.max_bytes:
-                fetched = replace(fetched, records=b"")
+            if size > 0 and len(fetched.records) > min(entry.max_bytes, request.max_bytes - size):
+                fetched = replace(fetched, records=b"")  # only the first record batch is whole, whatever its size
             partitions.append(fetched)
             size += len(fetched.records)
         return FetchResponse(node_id, 0, tuple(partitions), 0, size, latency_ms)

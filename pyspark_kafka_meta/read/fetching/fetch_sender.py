@@ -251,6 +251,7 @@ class FetchSender(LeaderRequests[PartitionCursor, FetchResponse]):
         """The instruction of each cursor, with the leader that came along."""
         partitions = {fetched.partition: fetched for fetched in response.partitions}
         response_is_empty = response.throttle_ms == 0 and not response.has_records
+        one_was_served = sum(1 for fetched in response.partitions if fetched.records) == 1
         instructions: list[tuple[PartitionCursor, Instruction, LeaderHint | None]] = []
         for cursor in fetch.members:
             self._stalls.failures.pop(cursor, None)
@@ -260,7 +261,8 @@ class FetchSender(LeaderRequests[PartitionCursor, FetchResponse]):
             elif fetched is not None and fetched.records and not self._is_planned_topic(cursor, response):
                 instructions.append((cursor, cursor.on_unconfirmed_topic(), None))
             elif fetched is not None:
-                instructions.append((cursor, cursor.on_fetched(fetched, response_is_empty), fetched.leader_hint))
+                instruction = cursor.on_fetched(fetched, response_is_empty, one_was_served)
+                instructions.append((cursor, instruction, fetched.leader_hint))
             elif response.throttle_ms > 0 and response.error_code == 0:
                 instructions.append((cursor, None, None))  # over quota: such a response names no partitions
             else:

@@ -138,7 +138,9 @@ Instruction = Emit | Refresh | BackOff | ReadFrom | OutOfRange | EmptyResponses 
 
 
 MIN_FETCH_BYTES = 64 * 1024
-"""Lower bound of a partition's share of a Fetch, so that an estimate that is too small costs little."""
+"""First lower bound of a partition's share of a Fetch, so that an estimate that is too small costs little."""
+MAX_BATCH_BYTES = 1024 * 1024
+"""Up to which the lower bound grows: larger record batches need another max.message.bytes than Kafka's default."""
 INITIAL_BYTES_PER_OFFSET = 1024
 MAX_EMPTY_RESPONSES = 3
 """Empty responses in a row after which the leader is asked: for the records, if a follower sent the responses; else for
@@ -173,6 +175,7 @@ class PartitionCursor(RetryPause):
         self._check_crcs = check_crcs
         self._max_bytes = max_bytes
         self._bytes_per_offset: float = INITIAL_BYTES_PER_OFFSET
+        self._min_bytes = MIN_FETCH_BYTES
         self._empty_responses = 0
         self._empty_at_follower = 0  # of followers since the last records, whatever the leader sent between
         self._short_logs = 0
@@ -194,15 +197,20 @@ class PartitionCursor(RetryPause):
             fetch_offset=self.position,
             leader_epoch=leader_epoch,
             last_fetched_epoch=self.last_fetched_epoch,
-            max_bytes=min(max(estimated_bytes, MIN_FETCH_BYTES), self._max_bytes),
+            max_bytes=min(max(estimated_bytes, self._min_bytes), self._max_bytes),
         )
 
-    def on_fetched(self, fetched: FetchedPartition, response_is_empty: bool) -> Instruction:
+    def on_fetched(
+        self, fetched: FetchedPartition, response_is_empty: bool, one_was_served: bool = False
+    ) -> Instruction:
         """Take one partition of a Fetch response.
 
         Args:
             response_is_empty: whether the whole response held no records and no throttling. If not, an empty partition
                 proves nothing: another partition may have used up its share.
+            one_was_served: whether the response held records of one partition alone. A broker sends a record batch that
+                is larger than its partition's share for the first partition alone (KIP-74): then the next batches of
+                the others may be larger too, and one response each would take long.
         """
         if fetched.error_code != 0:
             return self.on_error(fetched.error_code)
@@ -212,6 +220,8 @@ class PartitionCursor(RetryPause):
         if fetched.diverging_epoch is not None:
             return ReadFrom(LEADER) if self.asked_follower else self._on_diverging_epoch(fetched.diverging_epoch)
         if not fetched.records:
+            if one_was_served:
+                self._min_bytes = min(4 * self._min_bytes, MAX_BATCH_BYTES)
             return self._on_empty(fetched, response_is_empty)
         return self._on_records(fetched)
 

@@ -126,8 +126,8 @@ def take_held_back_for_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
 def show_aborted_records(monkeypatch: pytest.MonkeyPatch) -> None:
     original = PartitionCursor.on_fetched
 
-    def on_fetched(cursor: PartitionCursor, fetched: FetchedPartition, response_is_empty: bool) -> Instruction:
-        return original(cursor, replace(fetched, aborted_transactions=()), response_is_empty)
+    def on_fetched(cursor: PartitionCursor, fetched: FetchedPartition, *response: bool) -> Instruction:
+        return original(cursor, replace(fetched, aborted_transactions=()), *response)
 
     monkeypatch.setattr(PartitionCursor, "on_fetched", on_fetched)
 

@@ -6,7 +6,7 @@ import pytest
 
 from pyspark_kafka_meta.errors import ReadTimeoutError
 from pyspark_kafka_meta.kafka.protocol.fetch import DivergingEpoch, FetchResponse
-from pyspark_kafka_meta.model import RefreshReason
+from pyspark_kafka_meta.model import RefreshReason, TopicPartition
 from tests.partitions import T0, T1, T2
 from tests.unit.logs import batch
 from tests.unit.read.fetching.responses import ONE_BATCH, POLL_TIMEOUT_S, with_partitions
@@ -72,6 +72,17 @@ def test_partitions_that_got_records_go_to_the_end_of_the_line(scene: Scene) -> 
     next(reading)
 
     assert [requested.partition for requested in scene.network.fetches[1][1].partitions] == [T1, T2, T0]
+
+
+def test_record_batches_that_are_larger_than_expected_come_in_a_few_responses(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch, partitions=12)
+    partitions = [TopicPartition("t", number) for number in range(12)]
+    for partition in partitions:
+        scene.cluster.move_leader(partition, 1)
+        scene.write(partition, "x" * 900_000)
+
+    assert len(rows(scene.reader().read(list(map(scene.range, partitions))))) == 12
+    assert len(scene.sent("Fetch")) <= 4
 
 
 def test_idle_partitions_cost_one_parked_request_and_no_loop(scene: Scene) -> None:
