@@ -8,12 +8,16 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark_kafka_meta.events.event import EventKind, Origin
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.tables.known_leaders import UNKNOWN, KnownLeaders, Partitions
 from pyspark_kafka_meta.tables.rows import CacheRow
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 EventRow = Mapping[str, Any]
 """What `Event.to_dict` returns, after JSON."""
@@ -128,9 +132,10 @@ class CacheContents:
         """Since the last successful response; None without one."""
         return None if self.last_response_ms is None else now_ms - self.last_response_ms
 
-    def rows(self, now_ms: int) -> Iterator[CacheRow]:
-        """The rows of the cache, by partition; one without a partition if it knows none."""
-        common, entries = self.common(now_ms), self.entries()
+    def rows(self, now_ms: int, among: NDArray[np.int64] | None = None) -> Iterator[CacheRow]:
+        """The rows of the cache, by partition; one without a partition if it knows none. With `among` only those of
+        partitions with these numbers, in their order."""
+        common, entries = self.common(now_ms), self.entries(among)
         for entry in zip(*entries.values(), strict=True):
             yield CacheRow(**common, **dict(zip(entries, entry, strict=True)))
 
@@ -148,10 +153,10 @@ class CacheContents:
             "events_missing": self.events_missing(),
         }
 
-    def entries(self) -> dict[str, Sequence[Any]]:
+    def entries(self, among: NDArray[np.int64] | None = None) -> dict[str, Sequence[Any]]:
         """The other columns, each with a value for each row."""
         leader_ids, epochs = self.leaders.arrays()
-        in_order = self.leaders.partitions.in_order()
+        in_order = self.leaders.partitions.in_order() if among is None else among
         numbers = in_order[leader_ids[in_order] != UNKNOWN]
         if not len(numbers):
             return dict.fromkeys(_OF_PARTITION, (None,))
@@ -201,7 +206,9 @@ class KnownCaches:
 
     def add(self, run: Sequence[EventRow]) -> None:
         """Take events of one cache."""
-        self._ended |= ended_caches(run)
+        for ended in ended_caches(run):
+            self._ended.add(ended)
+            self._contents.pop(ended, None)
         cache_id = run[0]["cache_id"]
         if cache_id in self._ended:
             return
@@ -212,9 +219,6 @@ class KnownCaches:
 
     def living(self) -> list[CacheContents]:
         """By cache id."""
-        self._contents = {
-            cache_id: contents for cache_id, contents in self._contents.items() if cache_id not in self._ended
-        }
         return [self._contents[cache_id] for cache_id in sorted(self._contents)]
 
     def forget(self, before_ms: int) -> None:

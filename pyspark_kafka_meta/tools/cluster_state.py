@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.events.event import Role
@@ -252,10 +252,19 @@ def newest_leaders(caches: Collection[CacheContents]) -> dict[TopicPartition, Pa
 
 def topics_of(caches: Sequence[CacheContents]) -> list[str]:
     """The topics that any of these caches knows. The caches share their `Partitions`."""
-    if not caches:
-        return []
-    names = caches[0].leaders.partitions.names
-    return sorted({names[number].topic for number in known_to_any([each.leaders for each in caches]).tolist()})
+    return [topic for topic, _ in partitions_by_topic(caches)]
+
+
+def partitions_by_topic(caches: Sequence[CacheContents]) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """The topics that any of these caches knows, in order, and the numbers of their partitions, in order. The caches
+    share their `Partitions`."""
+    import numpy as np
+
+    if caches:
+        names = caches[0].leaders.partitions.names
+        known = sorted(known_to_any([each.leaders for each in caches]).tolist(), key=names.__getitem__)
+        for topic, numbers in groupby(known, key=lambda number: names[number].topic):
+            yield topic, np.array(list(numbers), np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,10 +5,11 @@ cache knows by its events, side by side, with its stale entries.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from time import sleep
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -18,14 +19,17 @@ from pyspark_kafka_meta.events.default_folder import dead_caches
 from pyspark_kafka_meta.options import ClientOptions
 from pyspark_kafka_meta.tables.caches_from_events import CacheContents, EventRow, KnownCaches, has_news, runs
 from pyspark_kafka_meta.tables.cluster_query import newest_metadata
+from pyspark_kafka_meta.tables.known_leaders import UNKNOWN as NO_ENTRY
 from pyspark_kafka_meta.tables.rows import CacheRow
 from pyspark_kafka_meta.tools.cluster_state import (
+    Leaders,
     NewestEvents,
     StaleEntry,
     event_order,
     is_stale,
     live_leaders,
     newest_leaders,
+    partitions_by_topic,
     stale_entries,
     topics_of,
 )
@@ -151,18 +155,19 @@ def show_caches(known: FoundCaches, console: Console | None) -> None:
         for row in known.rows():
             print_json(asdict(row))
         return
-    stale = _stale_beside_others(known)
-    per_table = max(1, (console.width - NAME_WIDTH) // CACHE_WIDTH)
-    by_topic: dict[str, list[CacheRow]] = {}
-    for row in known.rows():
-        if row.topic is not None:
-            by_topic.setdefault(row.topic, []).append(row)
-    for topic, rows in sorted(by_topic.items()):
-        caches = sorted({row.cache_id: row for row in rows}.values(), key=_cache_name)
+    leaders = _newest_by_cluster(known.caches)
+    caches = sorted(known.caches, key=lambda contents: _cache_name(contents.last))
+    per_table, has_stale = max(1, (console.width - NAME_WIDTH) // CACHE_WIDTH), False
+    names = caches[0].leaders.partitions.names if caches else ()
+    for topic, numbers in partitions_by_topic(caches):
         console.print(plain(f"Topic {topic}", "bold"))
-        for start in range(0, len(caches), per_table):
-            console.print(_caches_table(caches[start : start + per_table], rows, stale))
-    if stale:
+        knowing = [each for each in caches if (each.leaders.arrays()[0][numbers] != NO_ENTRY).any()]
+        for start in range(0, len(knowing), per_table):
+            rows = [row for each in knowing[start : start + per_table] for row in each.rows(known.now_ms, numbers)]
+            stale = {row for row in rows if is_stale(row, leaders[row.cluster_id])}
+            has_stale |= bool(stale)
+            console.print(_caches_table([names[number].partition for number in numbers], rows, stale))
+    if has_stale:
         console.print(Text.assemble(("*", STALE_STYLE), " stale: another cache knows a newer leader epoch or topic"))
 
 
@@ -176,12 +181,12 @@ def show_stale(known: FoundCaches, client: ClientOptions, console: Console | Non
     if all(contents.last["cluster_id"] not in (None, response.cluster_id) for contents in known.caches):
         note("nothing to compare with the cluster: all known caches are of other clusters")
         return False
-    entries = list(stale_entries(known.rows(), live_leaders(response), known.news, known.now_ms))
+    found = stale_entries(known.rows(), live_leaders(response), known.news, known.now_ms)
     if console is None:
-        for entry in entries:
+        for entry in found:
             live = {"live_leader_id": entry.live.leader_id, "live_leader_epoch": entry.live.leader_epoch}
             print_json({**asdict(entry.row), **live, "recreated": entry.is_recreated, "behind_ms": entry.behind_ms})
-    elif entries:
+    elif entries := list(found):
         columns = ("cache", "partition", "knows", "now", "behind for")
         console.print(table_of(columns, map(_stale_cells, entries)))
     else:
@@ -189,21 +194,20 @@ def show_stale(known: FoundCaches, client: ClientOptions, console: Console | Non
     return True
 
 
-def _stale_beside_others(known: FoundCaches) -> set[CacheRow]:
-    """The entries that are older than entries of other caches of the same cluster."""
+def _newest_by_cluster(caches: Sequence[CacheContents]) -> dict[str | None, Leaders]:
     of_cluster: dict[str | None, list[CacheContents]] = {}
-    for contents in known.caches:
+    for contents in caches:
         of_cluster.setdefault(contents.last["cluster_id"], []).append(contents)
-    leaders = {cluster: newest_leaders(caches) for cluster, caches in of_cluster.items()}
-    return {row for row in known.rows() if is_stale(row, leaders[row.cluster_id])}
+    return {cluster: newest_leaders(caches) for cluster, caches in of_cluster.items()}
 
 
-def _caches_table(caches: Sequence[CacheRow], rows: Sequence[CacheRow], stale: set[CacheRow]) -> Table:
-    table = Table("partition", **TABLE_STYLE)
+def _caches_table(partitions: Sequence[int], rows: Sequence[CacheRow], stale: set[CacheRow]) -> Table:
+    """Of one topic, with a column for each cache, in the order of `rows`."""
+    table, caches = Table("partition", **TABLE_STYLE), {row.cache_id: row for row in rows}.values()
     for cache in caches:
-        table.add_column(Text("\n").join(map(plain, _cache_name(cache))))
+        table.add_column(Text("\n").join(map(plain, _cache_name(asdict(cache)))))
     by_cell = {(row.partition, row.cache_id): row for row in rows}
-    for partition in sorted({row.partition for row in rows if row.partition is not None}):
+    for partition in partitions:
         entries = [by_cell.get((partition, cache.cache_id)) for cache in caches]
         table.add_row(str(partition), *(leader_cell(entry, entry in stale) for entry in entries))
     return table
@@ -212,7 +216,7 @@ def _caches_table(caches: Sequence[CacheRow], rows: Sequence[CacheRow], stale: s
 def _stale_cells(entry: StaleEntry) -> Sequence[object]:
     row, now = entry.row, leader_text(entry.live.leader_id, entry.live.leader_epoch)
     known, now = leader_cell(row, True), f"{now}, recreated" if entry.is_recreated else now
-    return " ".join(_cache_name(row)), row.topic_partition, known, now, _behind_for(entry)
+    return " ".join(_cache_name(asdict(row))), row.topic_partition, known, now, _behind_for(entry)
 
 
 def _behind_for(entry: StaleEntry) -> str:
@@ -221,6 +225,7 @@ def _behind_for(entry: StaleEntry) -> str:
     return "" if entry.row.age_at_most_ms is None else f"{entry.row.age_at_most_ms / 1000:.1f} s at most"
 
 
-def _cache_name(row: CacheRow) -> tuple[str, str, str]:
+def _cache_name(of: Mapping[str, Any]) -> tuple[str, str, str]:
     """The cache and its process; also the sort key of caches."""
-    return joined(row.role, row.executor_id), process_name(row.host, row.pid) or UNKNOWN, row.cache_id[:ID_SHOWN]
+    process = process_name(of["host"], of["pid"]) or UNKNOWN
+    return joined(of["role"], of["executor_id"]), process, of["cache_id"][:ID_SHOWN]
