@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 EXECUTOR_ROLES = frozenset({Role.READER, Role.WRITER})
 Leaders = Mapping[TopicPartition, PartitionRow]
 MAX_EVENTS = 10_000
-MAX_CHANGES = 100_000
-MAX_LEARNED = 1_000
+MAX_MEMBERS = 100_000
+"""Of the lists of all events that are kept: a list may have each broker or each partition."""
+MAX_UNSHOWN = 20
+_UNSHOWN = ("partitions_learned", "fetches", "table_changes", "filtered")
+"""A list of these is left out if it is longer."""
 SILENT_MS = 600_000
 """A cache without an event for this long may have ended: Spark kills Python workers, whose caches report no end."""
 
@@ -103,38 +106,41 @@ def event_order(event: EventRow) -> tuple[int, str, int]:
 
 
 class NewestEvents:
-    """The newest `MAX_EVENTS`, each once, or fewer with `MAX_CHANGES`, at least one. The event of a cache that learns
-    many partitions at once is kept without them."""
+    """The newest `MAX_EVENTS`, each once, or fewer with `MAX_MEMBERS`, at least one. Without long lists that no tool
+    shows, such as the partitions that a new cache learns."""
 
     def __init__(self) -> None:
         self._events: dict[tuple[str, int], EventRow] = {}
-        self._changes = 0
+        self._members = 0
         self._oldest: tuple[int, str, int] | None = None  # older events are not kept
         self._in_order: Sequence[EventRow] | None = None
 
     def add(self, events: Iterable[EventRow]) -> None:
         for event in events:
             if self._oldest is None or event_order(event) > self._oldest:
-                is_large = len(event["partitions_learned"] or ()) > MAX_LEARNED
-                kept = {**event, "partitions_learned": ()} if is_large else event
+                kept = {**event, **{name: () for name in _UNSHOWN if len(event[name] or ()) > MAX_UNSHOWN}}
                 self._events[event["cache_id"], event["sequence"]] = kept
-                self._changes += len(event["leaders_changed"] or ())
+                self._members += _members(kept)
                 self._in_order = None
-                if len(self._events) > 2 * MAX_EVENTS or self._changes > 2 * MAX_CHANGES:
+                if len(self._events) > 2 * MAX_EVENTS or self._members > 2 * MAX_MEMBERS:
                     self.in_order()
 
     def in_order(self) -> Sequence[EventRow]:
         """The events in `event_order`."""
         if self._in_order is None:
             events = sorted(self._events.values(), key=event_order)
-            changes = list(accumulate(len(event["leaders_changed"] or ()) for event in reversed(events)))
-            kept = min(len(events), MAX_EVENTS, max(1, bisect_right(changes, MAX_CHANGES)))
+            members = list(accumulate(map(_members, reversed(events))))
+            kept = min(len(events), MAX_EVENTS, max(1, bisect_right(members, MAX_MEMBERS)))
             self._in_order = events[len(events) - kept :]
             if kept < len(events):
                 self._oldest = event_order(events[len(events) - kept - 1])
             self._events = {(event["cache_id"], event["sequence"]): event for event in self._in_order}
-            self._changes = changes[kept - 1] if kept else 0
+            self._members = members[kept - 1] if kept else 0
         return self._in_order
+
+
+def _members(event: EventRow) -> int:
+    return sum(len(event[name] or ()) for name in ("leaders_changed", "produces", *_UNSHOWN))
 
 
 def requests_by_broker(events: Iterable[EventRow], name: str) -> Counter[int]:

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pyspark_kafka_meta.errors import AuthenticationError, ConnectError, KafkaMetaError, OptionError
-from pyspark_kafka_meta.events.event import EventKind, Origin, Role
+from pyspark_kafka_meta.events.event import BrokerFetches, BrokerProduces, EventKind, FilteredRecords, Origin, Role
 from pyspark_kafka_meta.events.sinks import writer_prefix
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tables.caches_from_events import EventRow, KnownCaches
@@ -231,8 +231,8 @@ def test_the_newest_events_are_kept_each_once_in_the_order_of_time(monkeypatch: 
 
 
 def test_events_with_many_changes_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_state, "MAX_CHANGES", 2)
-    monkeypatch.setattr(cluster_state, "MAX_LEARNED", 1)
+    monkeypatch.setattr(cluster_state, "MAX_MEMBERS", 2)
+    monkeypatch.setattr(cluster_state, "MAX_UNSHOWN", 1)
     newest = NewestEvents()
     newest.add(made(FIRST, number, NOW_MS + number, **moving("t", 1, (1, 2), (4, 5))).to_dict() for number in (1, 2, 3))
     newest.add([made(SECOND, 1, NOW_MS + 9, **learning("t", 1, 2)).to_dict()])
@@ -242,8 +242,24 @@ def test_events_with_many_changes_are_fewer(monkeypatch: pytest.MonkeyPatch) -> 
     assert [len(event["partitions_learned"]) for event in kept] == [0, 0, 0]
 
 
+def test_events_of_large_clusters_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_state, "MAX_MEMBERS", 250)
+    brokers = range(100)
+    traffic = {
+        "fetches": [BrokerFetches(broker, 1, 1) for broker in brokers],
+        "produces": [BrokerProduces(broker, 1, 1) for broker in brokers],
+        "filtered": [FilteredRecords("t", partition, 1) for partition in range(1_000)],
+    }
+    newest = NewestEvents()
+    newest.add(made(FIRST, number, NOW_MS + number, **traffic).to_dict() for number in (1, 2, 3))
+    kept = newest.in_order()
+
+    assert [len(event["produces"]) for event in kept] == [100, 100], "the page shows them, so there are fewer events"
+    assert [(event["fetches"], event["filtered"]) for event in kept] == [((), ())] * 2
+
+
 def test_the_newest_event_is_kept_whatever_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_state, "MAX_CHANGES", 0)
+    monkeypatch.setattr(cluster_state, "MAX_MEMBERS", 0)
     newest = NewestEvents()
     newest.add(made(FIRST, number, NOW_MS + number, **moving("t", 1, (1, 2), (4, 5))).to_dict() for number in (1, 2))
 
