@@ -185,7 +185,7 @@ def _times(events: Sequence[EventRow], field: str, now_ms: int, noun: str, follo
 
 
 def _recent(events: Sequence[EventRow], now_ms: int) -> list[EventRow]:
-    return [event for event in events if event["time_ms"] > now_ms - WINDOW_MS][-POINTS:]
+    return [event for event in events if now_ms - WINDOW_MS < event["time_ms"] <= now_ms][-POINTS:]
 
 
 def _reason(event: EventRow) -> str:

@@ -24,6 +24,7 @@ from pyspark_kafka_meta.tools.formatting import reason_text
 from pyspark_kafka_meta.tools.page import state_poller
 from pyspark_kafka_meta.tools.page.plots import (
     LAG_WINDOW_MS,
+    POINTS,
     WHEN_REFRESHED,
     WINDOW_MS,
     Behind,
@@ -148,6 +149,13 @@ def test_plots_say_in_words_what_they_show() -> None:
     strange = timeline([events[0], {**events[-1], "reason": None}], NOW_MS)
     assert strange.options["yAxis"]["data"] == ["bootstrap", "unknown"]
     assert "unknown 1" in strange.summary
+
+
+def test_events_of_a_clock_that_is_ahead_hide_no_others_in_plots() -> None:
+    ahead = [{**event, "time_ms": NOW_MS + 3_600_000} for event in state(*STALE).events] * POINTS
+    events = [*state(*STALE).events, *ahead]
+
+    assert latencies(events, NOW_MS).summary == "4 answers in three minutes: median 2.5 ms, longest 2.5 ms."
 
 
 COPIES, ORDERS = Behind(12, 3.4), Behind(90_000, 75.06)
