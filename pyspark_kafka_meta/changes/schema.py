@@ -9,11 +9,12 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pyspark_kafka_meta.changes.semantic_types import UTC_MICROS, Conversion, conversion
+from pyspark_kafka_meta.changes.semantic_types import MAX_DIGITS, PRECISION, UTC_MICROS, Conversion, conversion
 from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.options import (
     ChangeOrder,
@@ -23,15 +24,8 @@ from pyspark_kafka_meta.options import (
     OnTruncate,
     TypedValuesOptions,
 )
-from pyspark_kafka_meta.typed.formats import Schema, inner_path, schema_of
-from pyspark_kafka_meta.typed.reading import (
-    ERROR_TYPE,
-    QuerySchemas,
-    ReaderSchema,
-    digest,
-    given_schema,
-    spark_type_json,
-)
+from pyspark_kafka_meta.typed.formats import COMPILED_SCHEMAS, Schema, SchemaText, inner_path, schema_of
+from pyspark_kafka_meta.typed.reading import ERROR_TYPE, QuerySchemas, digest, given_schema, spark_type_json
 
 CHANGE_COLUMN = "_change"
 JSON = "json"
@@ -119,7 +113,7 @@ def changes_schema(schemas: QuerySchemas, options: ChangesOptions) -> ChangesSch
     Raises:
         ValueSchemaError: values are no envelopes, or no rows but envelopes, or columns would have the same name.
     """
-    by_column = {reader.column.column: reader.schema for reader in schemas.readers}
+    by_column = {reader.column.column: reader.schema for reader in decoded_schemas(schemas, options).readers}
     value, is_debezium = by_column["value"], options.changes is Changes.DEBEZIUM
     if is_debezium and not is_envelope(value.type):
         raise ValueSchemaError(
@@ -208,29 +202,47 @@ def completed(given: pa.DataType, changes: Changes) -> pa.DataType:
 
 
 def decoded_schemas(schemas: QuerySchemas, options: ChangesOptions) -> QuerySchemas:
-    """The schemas by which records are decoded: that of rows also has the field that tells of a delete, as older values
-    may have one where the newest have none."""
-    if options.changes is not Changes.UPSERT:
-        return schemas
-    readers = (_with_deleted(each) if each.column.column == "value" else each for each in schemas.readers)
+    """The schemas by which records are decoded. Decimals of Avro with more digits than Spark's are bytes, of which a
+    conversion makes texts. Rows have the field that tells of a delete, as older values may have one where the newest
+    have none."""
+    is_row = options.changes is Changes.UPSERT
+    readers = (
+        replace(each, text=_decoded(each.text, is_row and each.column.column == "value")) for each in schemas.readers
+    )
     return replace(schemas, readers=tuple(readers))
 
 
-def _with_deleted(reader: ReaderSchema) -> ReaderSchema:
-    """The same reader if its values have the field, or are of several records, or of Protobuf, whose fields have
-    numbers."""
-    if DELETED_FIELD in reader.schema.type.names or not reader.column.format.is_text(reader.text.text):
-        return reader
-    schema = json.loads(reader.text.text)
-    branches = schema if isinstance(schema, list) else schema.get("oneOf", [schema])
-    match [branch for branch in branches if branch not in ("null", {"type": "null"})]:
-        case [{"type": "struct", "fields": list(fields)}]:  # of Connect
+@lru_cache(COMPILED_SCHEMAS)
+def _decoded(given: SchemaText, is_row: bool) -> SchemaText:
+    """The same text if it is no JSON, as a type of Spark or a descriptor of Protobuf, whose fields have numbers."""
+    try:
+        schema = json.loads(given.text, object_hook=_without_long_decimal)
+    except (ValueError, RecursionError):
+        return given
+    if is_row and f'"{DELETED_FIELD}"' not in given.text:
+        _add_deleted(schema)
+    return given if schema == json.loads(given.text) else given._replace(text=json.dumps(schema))
+
+
+def _without_long_decimal(schema: dict[str, Any]) -> dict[str, Any]:
+    match schema:
+        case {"logicalType": "decimal", "precision": int(digits), "scale": int(scale), "connect.parameters": {**known}}:
+            if digits > MAX_DIGITS >= scale and PRECISION in known:  # else Connect says 64 of any
+                del schema["logicalType"]
+    return schema
+
+
+def _add_deleted(schema: Any) -> None:
+    """To the schema of a row, or of a row or null."""
+    match schema:
+        case ["null", row] | [row, "null"] | {"oneOf": [{"type": "null"}, row]}:
+            _add_deleted(row)
+        case {"type": "struct", "fields": list(fields)}:  # of Connect
             fields.append({"field": DELETED_FIELD, "type": "string", "optional": True})
-        case [{"type": "record", "fields": list(fields)}]:  # of Avro
+        case {"type": "record", "fields": list(fields)}:  # of Avro
             fields.append({"name": DELETED_FIELD, "type": ["null", "string"], "default": None})
-        case [{"type": "object", "properties": dict(properties)}]:  # of JSON Schema
+        case {"type": "object", "properties": dict(properties)}:  # of JSON Schema
             properties[DELETED_FIELD] = {"type": "string"}
-    return replace(reader, text=reader.text._replace(text=json.dumps(schema)))
 
 
 def _columns(schema: Schema, path: str) -> tuple[TableColumn, ...]:

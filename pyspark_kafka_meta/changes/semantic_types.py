@@ -39,6 +39,8 @@ from pyspark_kafka_meta.value_checks import INT32_MAX, INT64_MAX
 
 MAX_DIGITS = 38
 """Of Spark's decimals."""
+PRECISION = "connect.decimal.precision"
+"""The parameter that Debezium adds to the scale."""
 MAX_SCALE = 20_000
 """Of a VariableScaleDecimal: PostgreSQL's have up to 16,383 digits after the point."""
 UTC_MICROS = pa.timestamp("us", "UTC")
@@ -256,7 +258,7 @@ def _number_of(text: str, is_date: bool) -> int | None:
 
 def _decimal(kind: pa.DataType, parameters: Mapping[str, str]) -> Conversion | None:
     try:
-        scale, precision = (int(parameters.get(name, 0)) for name in ("scale", "connect.decimal.precision"))
+        scale, precision = (int(parameters.get(name, 0)) for name in ("scale", PRECISION))
     except ValueError:
         return None
     if not (pa.types.is_binary(kind) or pa.types.is_string(kind)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -105,19 +106,40 @@ def test_a_rewritten_delete_is_one_also_if_the_newest_value_has_no_field_for_it(
     assert ops({"valueFormat": "connect-json"}, values, json.dumps(schemas[1])) == [("d", 1), ("u", 2)]
 
 
+def test_decimals_of_avro_with_more_digits_than_spark_has_are_texts() -> None:
+    """As `AvroData` writes MySQL's DECIMAL(65, 30), and, as 64, any of which it knows no digits."""
+    known = {"scale": "30", "connect.decimal.precision": "65"}
+    decimal = {"type": "bytes", "connect.name": "org.apache.kafka.connect.data.Decimal", "logicalType": "decimal"}
+    long = {**decimal, "scale": 30, "precision": 65, "connect.parameters": known}
+    other = {**decimal, "scale": 2, "precision": 64, "connect.parameters": {"scale": "2"}}
+    types = {"id": "int", "long": ["null", long], "other": other}
+    schema = avro_row([{"name": name, "type": type_} for name, type_ in types.items()])
+    number = (10**64 + 5).to_bytes(27, "big")
+    with MockRegistry() as registry:
+        schema_id = registry.register("t-value", json.dumps(schema))
+        value = frame(schema_id, 4) + b"\2\2" + bytes([2 * len(number)]) + number + b"\2\x7b"
+        (row,) = converted({"valueFormat": "avro", "schema.registry.url": registry.url}, [value])
+
+    assert (row["long"], row["other"]) == (f"1{'0' * 34}.{'0' * 29}5", Decimal("1.23"))
+
+
 def ops(given: Mapping[str, str], values: Sequence[bytes], newest: str = "") -> list[tuple[str, int]]:
     """What happened to the rows of these values, and their ids."""
+    rows = converted(given, values, newest)
+    assert [*rows[0]] == ["key", "id", "_change"]
+    return [(row["_change"]["op"], row["id"]) for row in rows]
+
+
+def converted(given: Mapping[str, str], values: Sequence[bytes], newest: str = "") -> list[dict[str, Any]]:
     more = {"kafka.bootstrap.servers": "a:1", "subscribe": "t", "changes": "upsert", "keyFormat": "bytes"}
     options = SourceOptions.parse({**more, **given})
     assert options.changes is not None
     found = [NewestSchema(SchemaText(newest), "t-0")]
     schemas = pinned_rows(query_schemas(options.typed, ("t",), lambda *_: found), options.changes)
     names = changes_schema(schemas, options.changes).type.names
-    assert names == ["key", "id", "_change"]
     ranges = [OffsetRange(TopicPartition("t", 0), None, 0, len(values))]
     with change_rows(schemas, options.changes, ranges, (), names, lambda _: None, lambda *_: None) as rows:
-        converted = rows.convert(raw_batch(rows.raw_columns, [b"k"] * len(values), values))
-    return [(row["_change"]["op"], row["id"]) for row in converted.to_pylist()]
+        return list(rows.convert(raw_batch(rows.raw_columns, [b"k"] * len(values), values)).to_pylist())
 
 
 @pytest.mark.parametrize("schemas", [connect, avro])
