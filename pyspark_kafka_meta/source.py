@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     InputPartition,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from pyspark_kafka_meta.arrow_reader import new_filter, schemas_of
 from pyspark_kafka_meta.errors import KafkaMetaError, OptionError
@@ -189,9 +189,9 @@ def _columns(schema: StructType, available: StructType) -> Columns:
     own = {field.name.lower(): field for field in available}
     columns = [(own.get(field.name.lower()), field) for field in schema]
     unknown = [
-        field.simpleString()
+        _unlike(column, field)
         for column, field in columns
-        if column is None or column.dataType != field.dataType or (column.nullable and not field.nullable)
+        if column is None or (column.dataType, column.nullable) != (field.dataType, field.nullable)
     ]
     if unknown:
         raise OptionError(
@@ -199,6 +199,15 @@ def _columns(schema: StructType, available: StructType) -> Columns:
             f"{name_first(unknown)}"
         )
     return {column.name: field.name for column, field in columns if column is not None}
+
+
+def _unlike(column: StructField | None, field: StructField) -> str:
+    """The user's column, and the difference if the source has a column of its name and type: Spark refuses rows that
+    differ in nulls from their schema."""
+    text: str = field.simpleString()
+    if column is None or column.dataType != field.dataType:
+        return text
+    return f"{text} ({'may be null' if column.nullable else 'needs NOT NULL'})"
 
 
 @entry_points

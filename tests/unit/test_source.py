@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 import pyspark_kafka_meta
 from pyspark_kafka_meta import source
@@ -129,15 +129,6 @@ def test_the_registry_is_asked_once_for_a_query() -> None:
     assert schema["value"].dataType.simpleString() == "struct<id:bigint>"
 
 
-def test_columns_are_chosen_by_name_and_type_whether_or_not_they_may_be_null() -> None:
-    rows = {"changes": "upsert", "keyFormat": "json", "keySchema": "id int", "valueFormat": "json"}
-    kafka = source.KafkaMetaDataSource({**TOPIC, **rows, "valueSchema": "id int, v string"})
-    kafka.reader(StructType().add("v", StringType()).add("id", IntegerType()))
-    for field in (StructField("id", LongType()), StructField("v", StringType(), False), StructField("w", StringType())):
-        with pytest.raises(OptionError, match=f"not among them: {field.name}:"):
-            kafka.reader(StructType([field]))
-
-
 def test_bytes_and_descriptions_of_malformed_values_are_further_columns() -> None:
     typed = {"keyFormat": "avro", "keySchema": '"int"', "valueFormat": "avro", "valueSchema": CLICK}
     given = {**TOPIC, **typed, "onMalformedRecord": "record", "includeHeaders": "true", "includeRaw": "true"}
@@ -147,6 +138,20 @@ def test_bytes_and_descriptions_of_malformed_values_are_further_columns() -> Non
     assert schema["key_raw"].dataType.simpleString() == "binary"
     assert schema["key"].dataType.simpleString() == "int"
     assert schema["value_error"].dataType.simpleString() == "struct<cause:string,schema_id:bigint,raw:binary>"
+
+
+def test_a_schema_of_the_user_says_which_columns_are_never_null() -> None:
+    row = {"valueFormat": "json", "valueSchema": "id INT, name STRING", "keySchema": "id INT"}
+    kafka = source.KafkaMetaDataSource({**TOPIC, **row, "changes": "debezium"})
+
+    kafka.reader(StructType([StructField("id", IntegerType(), nullable=False)]))
+    for name, kind, nullable, difference in (
+        ("id", IntegerType(), True, r"id:int \(needs NOT NULL\)"),
+        ("name", StringType(), False, r"name:string \(may be null\)"),
+        ("name", IntegerType(), True, "name:int"),
+    ):
+        with pytest.raises(OptionError, match=f"; not among them: {difference}$"):
+            kafka.reader(StructType([StructField(name, kind, nullable)]))
 
 
 def test_a_stream_with_a_schema_of_the_user_reports_a_registry_that_fails_at_its_first_offset() -> None:
