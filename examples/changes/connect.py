@@ -68,6 +68,9 @@ class Connect:
             "listeners": f"http://{HOST}:{self._port}",
             "key.converter": JSON,
             "value.converter": JSON,
+            # Without this a null in a column with a default is sent as the default.
+            "key.converter.replace.null.with.default": "false",
+            "value.converter.replace.null.with.default": "false",
             "offset.storage.file.filename": str(folder / "offsets"),
             "offset.flush.interval.ms": "1000",
             "plugin.discovery": "service_load",

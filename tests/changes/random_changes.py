@@ -124,7 +124,7 @@ COLUMNS: Mapping[str, Column] = {
     "texts": Column("text[]", texts, "to_json({})::text", "to_json({})", json.loads),
     "numbers": Column("integer[]", numbers, "to_json({})::text", "to_json({})", json.loads),
     "flag": Column("boolean", lambda random: random.choice(("true", "false"))),
-    "short": Column("smallint", lambda random: str(random.randint(-32768, 32767))),
+    "short": Column("smallint DEFAULT 7", lambda random: str(random.randint(-32768, 32767))),
     "float": Column("real", double, parse=real_of),
     "double": Column("double precision", double, parse=double_of),
     "text": Column("text", text),
