@@ -47,14 +47,18 @@ def batch_sizes(
         for part, end in ends.items()
     ]
     sizes: dict[TopicPartition, list[BatchSize]] = {}
-    read_bytes = 0
+    read_bytes = 0.0  # before the ends
     try:
         for found in TaskReader(client, failing, ()).read_record_batches(ranges):
-            sizes.setdefault(found.partition, []).extend(
+            batches = [
                 BatchSize(header.base_offset, header.last_offset + 1, header.end - header.position)
                 for header in found.headers
+            ]
+            sizes.setdefault(found.partition, []).extend(batches)
+            read_bytes += sum(
+                size_bytes * min(1.0, max(0, found.until_offset - first) / (end - first))
+                for first, end, size_bytes in batches
             )
-            read_bytes += len(found.records)
             if read_bytes > max_bytes:
                 break
     except KafkaMetaError as error:

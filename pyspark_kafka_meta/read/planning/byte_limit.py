@@ -45,7 +45,7 @@ FetchSizes: TypeAlias = Callable[
     [Mapping[TopicPartition, int], Positions, int], Mapping[TopicPartition, list[BatchSize]]
 ]
 """Finds the record batches from these offsets to these positions in order, and perhaps later ones; of some partitions
-perhaps none. It ends early once it has read so many bytes."""
+perhaps none. It ends early once it has read so many bytes before these positions."""
 
 
 class _Curve:

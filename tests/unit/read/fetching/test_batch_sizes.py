@@ -54,6 +54,12 @@ def test_no_more_is_fetched_once_so_many_bytes_were_read(scene: Scene) -> None:
     assert sizes(scene, end=3, max_bytes=1000)[T1][-1].end < 3
 
 
+def test_what_comes_after_the_ends_is_no_reason_to_leave_out_other_partitions(scene: Scene) -> None:
+    scene.write(T0, "z" * 60_000)
+
+    assert sizes(scene, max_bytes=150_000).keys() == {T0, T1, T2}
+
+
 def test_a_limit_of_any_size_is_no_larger_fetch(scene: Scene) -> None:
     sizes(scene, end=100_000_000, max_bytes=2**62)
 
