@@ -10,6 +10,7 @@ split, and small ranges of the same leader share a task. The split for `minParti
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, groupby, pairwise
@@ -172,17 +173,15 @@ def _deal_out(
     line = sorted(ranges, key=lambda offsets: (leaders.get(offsets.partition, NO_LEADER), offsets.partition))
     ends = list(accumulate(offsets.size for offsets in line))
     bounds = [ends[-1] * number // tasks for number in range(tasks + 1)]
-    dealt = [
-        tuple(
-            _piece(
-                offsets, offsets.until_offset - min(end - low, offsets.size), offsets.until_offset - max(end - high, 0)
-            )
-            for offsets, end in zip(line, ends, strict=True)
-            if max(low, end - offsets.size) < min(high, end)
-        )
-        for low, high in pairwise(bounds)
-    ]
-    return [task for task in dealt if task]
+    dealt: list[list[OffsetRange]] = [[] for _ in range(tasks)]
+    for offsets, end in zip(line, ends, strict=True):
+        first = offsets.until_offset - end  # as if the line began at this offset
+        for task in range(bisect_right(bounds, end - offsets.size) - 1, bisect_left(bounds, end)):
+            start = max(first + bounds[task], offsets.from_offset)
+            until = min(first + bounds[task + 1], offsets.until_offset)
+            if start < until:
+                dealt[task].append(_piece(offsets, start, until))
+    return [tuple(task) for task in dealt if task]
 
 
 def _bundle(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, TopicPartition
 from pyspark_kafka_meta.read.planning.batch_plan import BUNDLE_OFFSETS, SPLIT_OFFSETS, plan_tasks
+from tests.cpu_time import least_cpu_s
 
 TOPIC_ID = UUID(int=7)
 
@@ -187,6 +188,13 @@ def test_a_task_has_no_more_than_max_records_and_no_partition_twice(sizes: list[
     assert all(0 < sum(planned.size for planned in task) <= max_records for task in tasks)
     assert all(len({planned.partition for planned in task}) == len(task) for task in tasks)
     assert sum(planned.size for task in tasks for planned in task) == sum(sizes)
+
+
+def test_thousands_of_tasks_are_dealt_out_in_the_time_of_a_few_plans_without_their_number() -> None:
+    ranges = [a_range(number, 0, 100_000) for number in range(3_000)]
+
+    usual = least_cpu_s(lambda: plan_tasks(ranges, {}))
+    assert least_cpu_s(lambda: plan_tasks(ranges, {}, max_tasks=1_000)) < 40 * usual
 
 
 def test_max_tasks_deals_the_offsets_out_evenly() -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Mapping
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from statistics import median
 
 import pytest
@@ -16,6 +15,7 @@ from pyspark_kafka_meta.model import Position, Positions, TopicPartition
 from pyspark_kafka_meta.read.planning.batch_plan import limit_offsets
 from pyspark_kafka_meta.read.planning.byte_limit import READ_BYTES, BatchSize, ByteLimit
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
+from tests.cpu_time import least_cpu_s
 from tests.partitions import T0, T1, T2
 from tests.unit.read.planning.queries import Query, ends_now
 from tests.unit.scene import Scene
@@ -148,13 +148,6 @@ def test_thousands_of_partitions_are_planned_in_the_time_of_a_few_limits_of_offs
     starts = {TopicPartition("t", number): Position(0) for number in range(5_000)}
     ends = dict.fromkeys(starts, Position(10_000))
     limit = ByteLimit(LIMIT, hundred_bytes_each)
-
-    def least_cpu_s(plan: Callable[[], object]) -> float:
-        times = [time.process_time()]
-        for _ in range(3):
-            plan()
-            times.append(time.process_time())
-        return min(after - before for before, after in pairwise(times))
 
     of_limit = least_cpu_s(lambda: limit_offsets(starts, ends, 300_000))
     assert least_cpu_s(lambda: limit.max_offsets(starts, ends)) < 20 * of_limit
