@@ -105,7 +105,7 @@ def leader_change_rows(events: Iterable[EventRow], now_ms: int) -> list[LeaderCh
     changes: dict[tuple[Any, ...], Learned] = defaultdict(Learned)  # by the fields of `Log` and `Change`
     partitions, caches, ended, last_ms = Partitions(), dict[str, _Cache](), set[str](), dict[str, int]()
     for run in runs(_with_news(events, last_ms)):
-        ended |= ended_caches(run)
+        ended |= (found := ended_caches(run))
         cache_id = run[0]["cache_id"]
         cache = caches.setdefault(cache_id, _Cache(cache_id, len(caches), CacheContents(partitions)))
         contents = cache.contents
@@ -120,6 +120,9 @@ def leader_change_rows(events: Iterable[EventRow], now_ms: int) -> list[LeaderCh
                     learned.first = seen
                 if before is not None:
                     learned.add(before, seen.time_ms, cache.number, event)
+        for dead in {cache_id, *found} & ended:
+            if dead in caches:
+                caches[dead].contents.leaders.clear()  # a month has a hundred thousand workers
     ended |= silent_caches(last_ms, now_ms)
     living = [cache for cache_id, cache in sorted(caches.items()) if cache_id not in ended]
     moved = {Change(Log(*key[:4]), *key[4:]): each for key, each in changes.items() if each.times_ms}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -120,6 +121,26 @@ def test_a_clock_that_is_ahead_makes_no_other_cache_look_dead() -> None:
     known.moves(3_000 + DEAD_AFTER_MS, (4, 1), (5, 2))
 
     assert [row.stale_cache_ids for row in rows(known, idle, now_ms=4_000)] == [("idle",)]
+
+
+def test_what_dead_caches_knew_takes_no_memory() -> None:
+    new = Cache("new")
+    learned = tuple(PartitionLearned("t", partition, 1, 4, IDS["t"]) for partition in range(500))
+    new.event(1_000, SnapshotChanges(partitions_learned=learned))
+
+    def peak_bytes(is_reported: bool) -> int:
+        events = [
+            {**new.events[0], "cache_id": str(number), "died_cache_ids": [str(number - 1)] * is_reported}
+            for number in range(20)
+        ]
+        tracemalloc.start()
+        leader_change_rows(events, NOW_MS)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return peak
+
+    reported, unreported = (min(peak_bytes(is_reported) for _ in range(2)) for is_reported in (True, False))
+    assert unreported - reported > 15 * 8 * len(learned)
 
 
 def test_logs_of_other_topics_ids_and_clusters_are_told_apart() -> None:
