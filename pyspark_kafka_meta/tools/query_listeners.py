@@ -92,8 +92,9 @@ class BackgroundCalls:
         with self._lock:
             self._calls.append(call)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()  # raises RuntimeError if the process has as many as it may have
+                self._thread = thread
 
     def wait(self, run_id: str | None = None) -> None:
         """Until no call is left. The listeners of a run, which Spark tells of its end one after the other, share the

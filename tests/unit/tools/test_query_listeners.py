@@ -1,4 +1,4 @@
-"""The end of a query does not wait for each of many listeners."""
+"""The calls of listeners of queries, outside of Spark's callbacks."""
 
 from __future__ import annotations
 
@@ -29,3 +29,17 @@ def test_listeners_that_hang_share_the_time_that_the_end_of_a_run_waits(monkeypa
     hang.set()
 
     assert waits_s == [END_WAIT_S, MIN_END_WAIT_S, MIN_END_WAIT_S, END_WAIT_S]
+
+
+def test_calls_are_made_once_a_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    calls, made = BackgroundCalls("test"), list[str]()
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(threading.Thread, "start", refuse)
+        calls.put(lambda: made.append("first"))
+    calls.put(lambda: made.append("second"))
+    calls.wait()
+
+    assert made == ["first", "second"]
