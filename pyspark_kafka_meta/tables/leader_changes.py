@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median_low
@@ -125,12 +125,7 @@ def leader_change_rows(events: Iterable[EventRow], now_ms: int) -> list[LeaderCh
                 caches[dead].contents.leaders.clear()  # a month has a hundred thousand workers
     ended |= silent_caches(last_ms, now_ms)
     living = [cache for cache_id, cache in sorted(caches.items()) if cache_id not in ended]
-    moved = {Change(Log(*key[:4]), *key[4:]): each for key, each in changes.items() if each.times_ms}
-    known = {
-        log: [(each, cache.cache_id) for cache in living if (each := cache.epoch_of(log)) is not None]
-        for log in {change.log for change in moved}
-    }
-    rows = [_row(change, each, known[change.log]) for change, each in moved.items()]
+    rows = _rows(changes, living)
     return sorted(rows, key=lambda row: (row.first_seen, row.topic, row.partition, row.leader_epoch))
 
 
@@ -141,6 +136,17 @@ def _with_news(events: Iterable[EventRow], last_ms: dict[str, int]) -> Iterator[
         last_ms[cache_id] = max(time_ms, last_ms.get(cache_id, 0))
         if has_news(event):
             yield event
+
+
+def _rows(changes: Mapping[tuple[Any, ...], Learned], living: Sequence[_Cache]) -> Iterator[LeaderChangeRow]:
+    moved: dict[Log, list[tuple[Change, Learned]]] = defaultdict(list)
+    for key, learned in changes.items():
+        if learned.times_ms:
+            moved[log := Log(*key[:4])].append((Change(log, *key[4:]), learned))
+    for log, of_log in moved.items():  # one at a time: thousands of caches know each of thousands
+        known = [(epoch, cache.cache_id) for cache in living if (epoch := cache.epoch_of(log)) is not None]
+        for change, learned in of_log:
+            yield _row(change, learned, known)
 
 
 def _row(change: Change, learned: Learned, known: Sequence[tuple[int, str]]) -> LeaderChangeRow:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_meta.events.event import EventKind
-from pyspark_kafka_meta.kafka.metadata.snapshot import PartitionLearned, SnapshotChanges, TopicRecreated
+from pyspark_kafka_meta.kafka.metadata.snapshot import LeaderChange, PartitionLearned, SnapshotChanges, TopicRecreated
 from pyspark_kafka_meta.model import RefreshReason
 from pyspark_kafka_meta.tables.caches_from_events import DEAD_AFTER_MS
 from pyspark_kafka_meta.tables.leader_changes import leader_change_rows
@@ -141,6 +141,25 @@ def test_what_dead_caches_knew_takes_no_memory() -> None:
 
     reported, unreported = (min(peak_bytes(is_reported) for _ in range(2)) for is_reported in (True, False))
     assert unreported - reported > 15 * 8 * len(learned)
+
+
+def test_a_change_that_a_cache_learned_takes_a_few_bytes() -> None:
+    one, partitions = Cache("one"), range(100)
+    learned = tuple(PartitionLearned("t", partition, 1, 4, IDS["t"]) for partition in partitions)
+    one.event(1_000, SnapshotChanges(partitions_learned=learned))
+    moved = tuple(LeaderChange("t", partition, 1, 2, 4, 5) for partition in partitions)
+    one.event(2_000, SnapshotChanges(leaders_changed=moved))
+
+    def peak_bytes(caches: int) -> int:
+        events = [{**event, "cache_id": str(number)} for number in range(caches) for event in one.events]
+        tracemalloc.start()
+        leader_change_rows(events, NOW_MS)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return peak
+
+    peak_bytes(1)
+    assert peak_bytes(50) - peak_bytes(10) < 60 * 40 * len(partitions)
 
 
 def test_logs_of_other_topics_ids_and_clusters_are_told_apart() -> None:
