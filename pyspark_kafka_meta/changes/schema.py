@@ -162,8 +162,8 @@ def pinned_rows(schemas: QuerySchemas, options: ChangesOptions) -> QuerySchemas:
 
 def is_envelope(kind: pa.DataType) -> bool:
     """Whether values of this type say what happened to a row."""
-    if not pa.types.is_struct(kind) or not {"op", "after"} <= set(kind.names):
-        return False
+    if not pa.types.is_struct(kind) or any(kind.get_field_index(name) < 0 for name in ("op", "after")):
+        return False  # without the field, or with several
     return bool(pa.types.is_string(kind.field("op").type) and pa.types.is_struct(kind.field("after").type))
 
 
@@ -287,7 +287,11 @@ def _change_fields(
         pa.field("unavailable", pa.list_(pa.field("element", pa.string(), False)), False),
         pa.field("changed_at", UTC_MICROS),
         pa.field("captured_at", UTC_MICROS),
-        *(pa.field(name, value.field(name).type) for name in ("source", "transaction") if name in value.names),
+        *(
+            pa.field(name, value.field(name).type)
+            for name in ("source", "transaction")
+            if value.get_field_index(name) >= 0
+        ),
         pa.field("topic", pa.string(), False),
         pa.field("partition", pa.int32(), False),
         pa.field("offset", pa.int64(), False),
