@@ -290,7 +290,7 @@ class ChangeRows:
         fields = _fields(key) if self._schema.key_is_struct else {KEY_COLUMN: key}
         columns = {each.name: _converted(each, kept.take(fields[each.name]), causes) for each in self._schema.keys}
         is_change = (kept.ops == TOMBSTONE) | ((kept.ops >= CREATE) & (kept.ops <= DELETE))
-        keyless = ": set 'keyFormat' to bytes for a table without this key"
+        keyless = ": set 'keyFormat' to bytes if the table has no key"
         advice = keyless if self._is_debezium else ", which 'changes' upsert needs"
         for name, column in columns.items():
             part = f", or a key without {name}" if self._schema.key_is_struct else ""

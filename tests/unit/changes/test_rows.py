@@ -29,7 +29,7 @@ ROW = "struct<name string, id bigint, data binary, tags array<string>, counts ar
 SOURCE = "struct<ts_ms bigint, snapshot string, lsn bigint, sequence string>"
 ENVELOPE = f"before {ROW}, after {ROW}, source {SOURCE}, op string, ts_ms bigint, ts_us bigint"
 TOPICS = ("shop", "store")
-NO_KEY = "it has no key, or a key without id: set 'keyFormat' to bytes for a table without this key"
+NO_KEY = "it has no key, or a key without id: set 'keyFormat' to bytes if the table has no key"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
