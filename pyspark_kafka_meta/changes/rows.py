@@ -34,7 +34,7 @@ from pyspark_kafka_meta.client_facts import MalformedRecords, SchemaLookup
 from pyspark_kafka_meta.errors import TruncatedTableError
 from pyspark_kafka_meta.kafka.records.schema import rows_without_columns
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
-from pyspark_kafka_meta.options import Changes, ChangesOptions, OnTruncate
+from pyspark_kafka_meta.options import HEARTBEAT_TOPICS, Changes, ChangesOptions, OnTruncate
 from pyspark_kafka_meta.typed.reading import (
     ERROR_SUFFIX,
     LETTER_COLUMNS,
@@ -58,8 +58,6 @@ COUNTED = (*OPS, "skipped", "malformed")
 """By op, `SKIPPED` and `MALFORMED`."""
 _OPS_OF_LETTERS = np.full(256, UNKNOWN)
 _OPS_OF_LETTERS[[ord(op) for op in OPS[: MESSAGE + 1]]] = np.arange(MESSAGE + 1)
-HEARTBEAT_TOPICS = "__debezium-heartbeat"
-"""Debezium's default prefix."""
 GENERATION_SHIFT = 48
 """Of `_change.sequence`: the lower bits have the offset, which years of records at any rate do not fill."""
 POSITION_DIGITS = 20

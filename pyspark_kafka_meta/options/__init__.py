@@ -1,6 +1,6 @@
 """The options of a query: the table of options, a module for each part of it, and the parsers of values."""
 
-from pyspark_kafka_meta.options.changes import ChangeOrder, Changes, ChangesOptions, OnTruncate
+from pyspark_kafka_meta.options.changes import HEARTBEAT_TOPICS, ChangeOrder, Changes, ChangesOptions, OnTruncate
 from pyspark_kafka_meta.options.client import ClientOptions, EventsOptions, FetchOptions
 from pyspark_kafka_meta.options.offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetsSpec
 from pyspark_kafka_meta.options.option_table import OPTIONS, Query, default_options, option_names, options_of
@@ -39,6 +39,7 @@ __all__ = [
     "CODECS",
     "DECISIONS_TOPIC",
     "EARLIEST_OFFSET",
+    "HEARTBEAT_TOPICS",
     "HIDDEN",
     "LATEST_OFFSET",
     "MECHANISMS",

@@ -13,6 +13,9 @@ from functools import partial
 from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section
 from pyspark_kafka_meta.options.parsers import parse_choice, parse_placeholder
 
+HEARTBEAT_TOPICS = "__debezium-heartbeat"
+"""Debezium's default prefix of their names."""
+
 
 class Changes(StrEnum):
     """What a value is."""

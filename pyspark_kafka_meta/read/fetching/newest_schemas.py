@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_kafka_meta.kafka.client.kafka_client import KafkaClient
 from pyspark_kafka_meta.model import TopicPartition
-from pyspark_kafka_meta.options import LATEST_OFFSET, OffsetsSpec, SourceOptions
+from pyspark_kafka_meta.options import HEARTBEAT_TOPICS, LATEST_OFFSET, OffsetsSpec, SourceOptions
 from pyspark_kafka_meta.options.offsets import LastOffsetsSpec
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
 from pyspark_kafka_meta.read.planning.offset_planner import OffsetPlanner
@@ -38,12 +38,15 @@ def newest_schemas(
     client: KafkaClient, options: SourceOptions, column: str, find: Callable[[bytes], SchemaText | None]
 ) -> list[NewestSchema]:
     """As `typed.reading.NewestSchemas`: the newest by timestamps, in the order of topics. A partition whose newest
-    records have none is read further back, up to the time of the newest one in others."""
+    records have none is read further back, up to the time of the newest one in others. Heartbeats of changes have no
+    rows, and no schema of them."""
     options = replace(options, ending_offsets=OffsetsSpec(LATEST_OFFSET), fail_on_data_loss=False, where=None)
     found: dict[str, Found] = {}
     read_back_to: dict[TopicPartition, int] = {}
 
     def may_have_newer(partition: TopicPartition) -> bool:
+        if options.changes is not None and partition.topic.startswith(HEARTBEAT_TOPICS):
+            return False
         best = found.get(partition.topic)
         return best is None or read_back_to.get(partition, best.timestamp + 1) > best.timestamp
 

@@ -71,6 +71,17 @@ def test_a_long_log_is_not_read_as_a_whole(scene: Scene, monkeypatch: pytest.Mon
     assert found(scene, assign='{"t":[0]}') == []
 
 
+def test_heartbeats_of_changes_have_no_schema_of_rows(scene: Scene) -> None:
+    scene.cluster.create_topic("__debezium-heartbeat.s")
+    scene.write(T0, "x1")
+    scene.write(TopicPartition("__debezium-heartbeat.s", 0), "x2")
+    changes = {"valueFormat": "connect-json", "changes": "debezium"}
+    topics = "t,__debezium-heartbeat.s"
+
+    assert found(scene, subscribe=topics, **changes) == [("x1", "t-0 at offset 0")]
+    assert len(found(scene, subscribe=topics)) == 2
+
+
 def test_each_topic_has_its_newest_value(scene: Scene) -> None:
     scene.cluster.create_topic("u")
     scene.write(T2, "x1", written=LATER)
