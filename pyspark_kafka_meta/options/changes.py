@@ -16,6 +16,9 @@ from pyspark_kafka_meta.options.parsers import parse_choice, parse_placeholder
 HEARTBEAT_TOPICS = "__debezium-heartbeat"
 """Debezium's default prefix of their names."""
 
+CONNECTOR_FIELDS = ("source", "transaction", "ts_ms", "ts_us", "ts_ns")
+"""Of Debezium's envelope, beside the row: they differ by the connector and its version."""
+
 
 class Changes(StrEnum):
     """What a value is."""

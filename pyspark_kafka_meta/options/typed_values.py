@@ -15,7 +15,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark_kafka_meta.options.changes import ChangesOptions
+from pyspark_kafka_meta.options.changes import CONNECTOR_FIELDS, Changes, ChangesOptions
 from pyspark_kafka_meta.options.option_table import GivenOptions, Query, Rows, Section, default_options, renamed_row
 from pyspark_kafka_meta.options.parsers import parse_choice, parse_number, parse_word
 from pyspark_kafka_meta.options.schema_registry import RegistryOptions
@@ -120,6 +120,7 @@ class ColumnFormat:
         record_names: of the strategies record and topic-record, or of a derived schema.
         max_depth: how often a recursive type becomes columns in itself.
         stable_members: members of Avro's unions are named after their types.
+        lenient_fields: as of `SchemaText`.
     """
 
     column: str
@@ -132,6 +133,7 @@ class ColumnFormat:
     record_names: tuple[str, ...]
     max_depth: int = 1
     stable_members: bool = False
+    lenient_fields: tuple[str, ...] = ()
 
     @property
     def is_latest(self) -> bool:
@@ -162,6 +164,7 @@ class TypedValuesOptions:
     Attributes:
         registry: None without a registry.
         value_format: bytes, or the name of a format.
+        lenient_fields: of values, as of `SchemaText`.
     """
 
     registry: RegistryOptions | None
@@ -267,11 +270,14 @@ class TypedValuesOptions:
         "Whether a write [registers its schema](typed-values.md#writing) if the subject lacks it.",
         queries=Query.WRITES,
     )
+    lenient_fields: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, given: GivenOptions) -> TypedValuesOptions:
         """The keys of changes have the format of their values, unless another is given."""
         values = given.values(cls)
+        if given.value(ChangesOptions, "changes") is Changes.DEBEZIUM:
+            values["lenient_fields"] = CONNECTOR_FIELDS
         if given.given(ChangesOptions, "changes") and not given.given(cls, "key_format"):
             values["key_format"] = values["value_format"]
         options = cls(RegistryOptions.of(given), **values)
@@ -298,6 +304,7 @@ class TypedValuesOptions:
         is_framed = self.registry is not None and not format_.is_in_values
         given["framing"] = given["framing"] or (Framing.CONFLUENT if is_framed else Framing.NONE)
         given["record_names"] = given["record_names"] or ()
+        given["lenient_fields"] = self.lenient_fields if side == "value" else ()
         return ColumnFormat(side, format_, max_depth=self.max_depth, stable_members=self.stable_members, **given)
 
 

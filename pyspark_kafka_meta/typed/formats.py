@@ -7,7 +7,7 @@ columns ask the class. It imports numpy and pyarrow on first use, because the op
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
@@ -36,6 +36,8 @@ class SchemaText(NamedTuple):
         message: the message type of Protobuf, by full name or by Confluent's message indexes; empty for the first.
         max_depth: how often a recursive type of Avro or Protobuf becomes columns in itself.
         stable_members: members of Avro's unions are named after their types.
+        lenient_fields: of the value, which may differ between schemas that are read as one. What the writer's schema
+            has of another type, in them or in their fields, is null, if it may be.
     """
 
     text: str
@@ -43,6 +45,11 @@ class SchemaText(NamedTuple):
     message: str | tuple[int, ...] = ()
     max_depth: int = 1
     stable_members: bool = False
+    lenient_fields: tuple[str, ...] = ()
+
+    def is_lenient(self, path: str) -> bool:
+        """Whether the field at a path is, or is in, one of the lenient fields."""
+        return path.partition(".")[0] in self.lenient_fields
 
 
 class ConnectType(NamedTuple):
@@ -120,7 +127,8 @@ class Schema(ABC):
 
     @property
     def read_as(self) -> Hashable:
-        """Equal for schemas by which the same values are read as the same columns."""
+        """Equal for schemas by which the same values are read as the same columns, in most formats but for lenient
+        fields."""
         return self.text
 
     @property
@@ -213,7 +221,8 @@ def check_units(reader: Schema, writer: Schema) -> None:
         return
     kinds = dict(_scalars(writer.type))
     for path, kind in _scalars(reader.type):
-        if path not in kinds or (_is_decimal(kind) and _is_decimal(kinds[path])):  # decimals are rescaled
+        is_rescaled = path in kinds and _is_decimal(kind) and _is_decimal(kinds[path])
+        if path not in kinds or is_rescaled or reader.text.is_lenient(path):
             continue
         own, given = unit(kind, reader.connect_types.get(path)), unit(kinds[path], writer.connect_types.get(path))
         if own != given:
@@ -320,6 +329,13 @@ class ValueEncoder(NamedTuple):
     """
 
     encode: Callable[[pa.Array], pa.Array]
+
+
+def without_fields(kind: pa.DataType, names: Collection[str]) -> pa.DataType:
+    """A struct without the fields of these names; another type as it is."""
+    import pyarrow as pa
+
+    return pa.struct([field for field in kind if field.name not in names]) if pa.types.is_struct(kind) else kind
 
 
 def inner_path(path: str, name: str) -> str:

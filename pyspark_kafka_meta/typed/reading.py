@@ -177,7 +177,9 @@ def reader_schema(
 ) -> ReaderSchema:
     """What a column is read as. Args and errors as of `query_schemas`; `client` is None without a registry."""
     found, source = column_schema(column, topics, client, newest)
-    text = found.text._replace(max_depth=column.max_depth, stable_members=column.stable_members)
+    text = found.text._replace(
+        max_depth=column.max_depth, stable_members=column.stable_members, lenient_fields=column.lenient_fields
+    )
     schema = schema_of(column.format, text)
     try:
         columns, left_out = str(schema.type), schema.left_out
@@ -280,7 +282,8 @@ def _check_same(column: ColumnFormat, described: Mapping[SchemaText, str]) -> No
 def _read_as(column: ColumnFormat, schema: SchemaText, described: str) -> Hashable:
     """Equal for schemas by which values are read as the same columns."""
     try:
-        return schema_of(column.format, _with_message(column, schema)).read_as
+        text = _with_message(column, schema)._replace(lenient_fields=column.lenient_fields)
+        return schema_of(column.format, text).read_as
     except ValueSchemaError as error:
         raise ValueSchemaError(f"{described} cannot be read as columns: {error}") from None
 
@@ -293,7 +296,7 @@ def fingerprint(schema: SchemaText) -> str:
     """Equal for equal schemas, whatever their ids and the blanks in their JSON. The order of names counts: JSON Schema
     has that of its columns."""
     message = [str(schema.message)] if schema.message else []
-    columns = schema._replace(text="", references=(), message="")
+    columns = schema._replace(text="", references=(), message="", lenient_fields=())
     how = [] if columns == SchemaText("") else [str(columns)]
     return digest("\n".join([*map(_compact, (schema.text, *schema.references)), *message, *how]))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -57,15 +58,23 @@ class Avro(Schema):
 
     @property
     def read_as(self) -> str:
-        from pyspark_kafka_meta.typed.avro.schema import without_names
+        from pyspark_kafka_meta.typed.avro.schema import Record, without_names
 
-        return repr(without_names(self.parsed))
+        parsed = self.parsed
+        if isinstance(parsed, Record):
+            compared = tuple(field for field in parsed.fields if field.name not in self.text.lenient_fields)
+            parsed = replace(parsed, fields=compared)
+        return repr(without_names(parsed))
 
     def decoder(self, writer: Avro, is_confluents: bool) -> ValueDecoder:
         from pyspark_kafka_meta.typed.avro.decoder import avro_decoder
+        from pyspark_kafka_meta.typed.avro.resolution import without_unfit
 
         check_units(self, writer)
-        return avro_decoder(writer.parsed, self._bounded[0], is_raw=is_confluents)
+        given, reader = writer.parsed, self._bounded[0]
+        if self.text.lenient_fields:
+            given = without_unfit(given, reader, self.text.lenient_fields)
+        return avro_decoder(given, reader, is_raw=is_confluents)
 
     def encoder(self, given: pa.DataType, is_confluents: bool) -> ValueEncoder:
         from pyspark_kafka_meta.typed.avro.encoder import avro_encoder

@@ -20,7 +20,7 @@ only in the record of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -92,6 +92,33 @@ def resolve(writer: AvroSchema, reader: AvroSchema) -> Column:
     """The decoder of a column of the reader's type from values of the writer's. Raises ValueSchemaError: no value of
     the writer can be read. The message has the path of the field."""
     return _resolve(_renamed(writer, reader), reader, "")
+
+
+def without_unfit(writer: AvroSchema, reader: AvroSchema, lenient_fields: Collection[str] | None) -> AvroSchema:
+    """The writer's schema, in which lenient fields that cannot be read have a name that the reader does not look for.
+
+    Args:
+        lenient_fields: of these records; None for all of them.
+    """
+    match writer, column_schema(reader):
+        case Union(branches), column:
+            return Union(tuple(without_unfit(branch, column, lenient_fields) for branch in branches))
+        case Record(fields=fields), Record(fields=reader_fields):
+            types, found = {each.name: each.type for each in reader_fields}, []
+            for each in fields:
+                if each.name in types and (lenient_fields is None or each.name in lenient_fields):
+                    kind = without_unfit(each.type, types[each.name], None)
+                    is_read = not is_nullable(types[each.name]) or _are_all_read(kind, types[each.name])
+                    each = replace(each, type=kind, name=each.name if is_read else f"{each.name} of another type")
+                found.append(each)
+            return replace(writer, fields=tuple(found))
+    return writer
+
+
+def _are_all_read(writer: AvroSchema, reader: AvroSchema) -> bool:
+    """Whether no value is a fault for its type alone."""
+    branches = writer.branches if isinstance(writer, Union) else (writer,)
+    return all(isinstance(_resolved_or_error(branch, reader, ""), Column) for branch in branches)
 
 
 def _resolve(writer: AvroSchema, reader: AvroSchema, field: str) -> Column:

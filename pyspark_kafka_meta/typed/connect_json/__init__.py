@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.typed.formats import ConnectType, Schema, SchemaText, ValueDecoder
+from pyspark_kafka_meta.typed.formats import ConnectType, Schema, SchemaText, ValueDecoder, without_fields
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,12 +45,14 @@ class ConnectJson(Schema):
 
     @property
     def read_as(self) -> Hashable:
-        return self.parsed.kinds, frozenset(self.parsed.units.items())
+        parsed, is_lenient = self.parsed, self.text.is_lenient
+        units = frozenset(unit for unit in parsed.units.items() if not is_lenient(unit[0]))
+        return without_fields(parsed.kinds, self.text.lenient_fields), units
 
     def decoder(self, writer: ConnectJson, is_confluents: bool) -> ValueDecoder:
         from pyspark_kafka_meta.typed.connect_json.decoder import ConnectJsonDecoder
 
-        return ConnectJsonDecoder(self.parsed)
+        return ConnectJsonDecoder(self.parsed, self.text.is_lenient)
 
     def encoder(self, given: pa.DataType, is_confluents: bool) -> NoReturn:
         raise ValueSchemaError("connect-json is for reads alone")

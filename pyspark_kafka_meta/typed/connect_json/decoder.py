@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -12,7 +13,7 @@ from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.typed.connect_json.envelope import payloads
 from pyspark_kafka_meta.typed.connect_json.schema import ConnectSchema, kinds_of_writer, parse_connect
 from pyspark_kafka_meta.typed.formats import COMPILED_SCHEMAS, Decoded, Fault
-from pyspark_kafka_meta.typed.json.columns import cast_each
+from pyspark_kafka_meta.typed.json.columns import cast_each, with_fields
 from pyspark_kafka_meta.typed.json.decoder import JsonDecoder
 from pyspark_kafka_meta.typed.json.schema import JsonSchema, column_type
 
@@ -20,9 +21,10 @@ from pyspark_kafka_meta.typed.json.schema import JsonSchema, column_type
 class ConnectJsonDecoder:
     """A `ValueDecoder`. Payloads of all writers that are read as the same kinds are decoded together."""
 
-    def __init__(self, reader: ConnectSchema) -> None:
+    def __init__(self, reader: ConnectSchema, is_lenient: Callable[[str], bool]) -> None:
+        """`is_lenient` is as of `SchemaText`."""
         self.type = column_type(reader.kinds)
-        self._reader = reader
+        self._reader, self._is_lenient = reader, is_lenient
         self._kinds = lru_cache(COMPILED_SCHEMAS)(self._kinds_of_writer)
         self._decoder = lru_cache(COMPILED_SCHEMAS)(lambda kinds: JsonDecoder(JsonSchema(kinds)))
 
@@ -41,7 +43,7 @@ class ConnectJsonDecoder:
             rows = np.flatnonzero(is_here) if len(writers) > 1 else np.arange(len(values))
             lengths = np.where(is_here, found.lengths, -1)[rows]
             decoded = self._decoder(kinds).decode(binary_array(memory, found.at[rows], lengths))
-            array, not_held = cast_each(self.type, decoded.values)
+            array, not_held = cast_each(self.type, with_fields(self.type, decoded.values))
             faults += [Fault(int(rows[fault.row]), fault.cause) for fault in decoded.faults]
             faults += [Fault(int(rows[index]), "a decimal has more digits than its column") for index in not_held]
             arrays.append(array)
@@ -53,6 +55,6 @@ class ConnectJsonDecoder:
         if schema is None:
             return self._reader.kinds
         try:
-            return kinds_of_writer(parse_connect(schema.decode()), self._reader)
+            return kinds_of_writer(parse_connect(schema.decode()), self._reader, self._is_lenient)
         except UnicodeDecodeError:
             raise ValueSchemaError("its schema is not UTF-8") from None

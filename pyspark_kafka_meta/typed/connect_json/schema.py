@@ -118,27 +118,34 @@ def _logical(kind: str, named: ConnectType | None) -> pa.DataType | None:
     return None
 
 
-def kinds_of_writer(writer: ConnectSchema, reader: ConnectSchema) -> pa.DataType:
-    """The kinds as which a writer's values are read: the reader's, with the writer's digits of decimals. Raises
-    ValueSchemaError: no value can be read. The message has the path of the field."""
-    import pyarrow as pa
+def kinds_of_writer(writer: ConnectSchema, reader: ConnectSchema, is_lenient: Callable[[str], bool]) -> pa.DataType:
+    """The kinds as which a writer's values are read: the reader's, with the writer's digits of decimals, and without
+    lenient fields that do not fit. Raises ValueSchemaError: no value can be read. The message has the field's path.
 
-    def called(schema: ConnectSchema, kind: pa.DataType, path: str) -> str:
-        return schema.units.get(path) or str(column_type(kind))
+    Args:
+        is_lenient: as of `SchemaText`.
+    """
+    return _Resolution(writer, reader, is_lenient).kind(writer.kinds, reader.kinds, "")
 
-    def resolved(given: pa.DataType, to: pa.DataType, path: str) -> pa.DataType:
+
+class _Resolution(NamedTuple):
+    """Of the kinds of two schemas."""
+
+    writer: ConnectSchema
+    reader: ConnectSchema
+    is_lenient: Callable[[str], bool]
+
+    def kind(self, given: pa.DataType, to: pa.DataType, path: str) -> pa.DataType:
+        import pyarrow as pa
+
         def part(inner: pa.DataType, wanted: pa.DataType, name: str) -> pa.DataType:
-            return resolved(inner, wanted, inner_path(path, name))
+            return self.kind(inner, wanted, inner_path(path, name))
 
         def both(is_kind: Callable[[pa.DataType], bool]) -> bool:
             return is_kind(given) and is_kind(to)
 
         if both(pa.types.is_struct):
-            known = {field.name: field.type for field in given}
-            fields = [(each.name, each.type) for each in to]
-            return pa.struct(
-                [(name, part(known[name], kind, name) if name in known else kind) for name, kind in fields]
-            )
+            return self._struct(given, to, path)
         if both(pa.types.is_list):
             return pa.list_(to.value_field.with_type(part(given.value_type, to.value_type, "element")))
         if both(pa.types.is_map):
@@ -147,11 +154,25 @@ def kinds_of_writer(writer: ConnectSchema, reader: ConnectSchema) -> pa.DataType
             return to if given.scale == to.scale else given
         is_number = pa.types.is_integer(given) or pa.types.is_floating(given)
         is_wider = both(pa.types.is_integer) or (is_number and pa.types.is_floating(to))
-        if (given == to or is_wider) and writer.units.get(path) == reader.units.get(path):
+        own, its = self.reader.units.get(path), self.writer.units.get(path)
+        if (given == to or is_wider) and own == its:
             return to
         place = f"{path}: " if path else ""
         raise ValueSchemaError(
-            f"{place}the writer's {called(writer, given, path)} cannot be read as {called(reader, to, path)}"
+            f"{place}the writer's {its or column_type(given)} cannot be read as {own or column_type(to)}"
         )
 
-    return resolved(writer.kinds, reader.kinds, "")
+    def _struct(self, given: pa.StructType, to: pa.StructType, path: str) -> pa.DataType:
+        import pyarrow as pa
+
+        known, fields = {field.name: field.type for field in given}, []
+        for name, kind in ((field.name, field.type) for field in to):
+            inner = inner_path(path, name)
+            try:
+                fields.append((name, self.kind(known[name], kind, inner) if name in known else kind))
+            except ValueSchemaError:
+                if not self.is_lenient(inner):
+                    raise
+        if not fields:
+            raise ValueSchemaError(f"{path}: no field of the writer can be read")
+        return pa.struct(fields)

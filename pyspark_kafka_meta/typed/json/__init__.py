@@ -8,7 +8,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.typed.formats import ConnectType, Schema, SchemaText, ValueDecoder, ValueEncoder, check_units
+from pyspark_kafka_meta.typed.formats import (
+    ConnectType,
+    Schema,
+    SchemaText,
+    ValueDecoder,
+    ValueEncoder,
+    check_units,
+    without_fields,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +55,7 @@ class Json(Schema):
 
     @property
     def read_as(self) -> pa.DataType:
-        return self.parsed.kinds
+        return without_fields(self.parsed.kinds, self.text.lenient_fields)
 
     @property
     def registered_text(self) -> str:

@@ -33,6 +33,18 @@ def cast_each(type_: pa.DataType, values: pa.Array) -> Column:
     ]
 
 
+def with_fields(type_: pa.DataType, values: pa.Array) -> pa.Array:
+    """The structs with all fields of the type, null where they have none."""
+    if values.type == type_ or not pa.types.is_struct(type_):
+        return values
+    known = dict(zip(values.type.names, values.flatten(), strict=True))
+    arrays = [
+        with_fields(each.type, known[each.name]) if each.name in known else pa.nulls(len(values), each.type)
+        for each in type_
+    ]
+    return pa.StructArray.from_arrays(arrays, type_.names, mask=values.is_null())
+
+
 def times_of_texts(type_: pa.DataType, texts: pa.StringArray) -> Column:
     """Also with small letters, and over 6 digits of a second, which are cut as Spark does."""
     plain = pc.ascii_upper(texts)

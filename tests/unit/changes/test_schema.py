@@ -15,7 +15,7 @@ from benchmarks.envelopes import raw_batch
 from pyspark_kafka_meta.arrow_reader import schemas_of
 from pyspark_kafka_meta.changes.rows import change_rows
 from pyspark_kafka_meta.changes.schema import changes_schema, pinned_rows
-from pyspark_kafka_meta.errors import SchemaChangedError, ValueSchemaError
+from pyspark_kafka_meta.errors import OptionError, SchemaChangedError, ValueSchemaError
 from pyspark_kafka_meta.model import OffsetRange, TopicPartition
 from pyspark_kafka_meta.options import SourceOptions
 from pyspark_kafka_meta.testing import MockRegistry
@@ -42,17 +42,21 @@ def connect(key: Fields, row: Fields, source: Fields) -> QuerySchemas:
     return pinned_rows(query_schemas(options.typed, ("t",), lambda side, _: newest[side]), options.changes)
 
 
+def avro_record(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    typed = [{"name": field, "type": AVRO.get(str(kind), kind)} for field, kind in fields.items()]
+    return {"type": "record", "name": name, "fields": typed}
+
+
+def avro_envelope(row: Fields, source: Fields, **beside: str) -> Any:
+    value = {"after": ["null", avro_record("Value", row)], "source": avro_record("Source", source), "op": "string"}
+    return avro_record("Envelope", {**value, **beside})
+
+
 def avro(key: Fields, row: Fields, source: Fields) -> QuerySchemas:
     """The same, as a registry has them."""
-
-    def record(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        typed = [{"name": field, "type": AVRO.get(str(kind), kind)} for field, kind in fields.items()]
-        return {"type": "record", "name": name, "fields": typed}
-
-    value = {"after": ["null", record("Value", row)], "source": record("Source", source), "op": "string"}
     with MockRegistry() as registry:
-        registry.register("t-key", json.dumps(record("Key", key)))
-        registry.register("t-value", json.dumps(record("Envelope", value)))
+        registry.register("t-key", json.dumps(avro_record("Key", key)))
+        registry.register("t-value", json.dumps(avro_envelope(row, source)))
         given = {"valueFormat": "avro", "schema.registry.url": registry.url, "changes": "debezium"}
         options = SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribe": "t", **given})
         assert options.changes is not None
@@ -183,6 +187,47 @@ def test_a_restart_goes_on_with_added_columns_alone(
     else:
         with pytest.raises(SchemaChangedError, match=f"the schema of {refused} was .*, with other columns. Set '"):
             check_pins(pins, now)
+
+
+def shards(name: str, *values: Any) -> QuerySchemas:
+    """The schemas of a query whose topics have these schemas of values."""
+    topics = tuple(f"t{number}" for number in range(len(values)))
+    given = {"valueFormat": name, "changes": "debezium", "keyFormat": "bytes", "subscribe": ",".join(topics)}
+    newest = [NewestSchema(SchemaText(json.dumps(each)), topic) for topic, each in zip(topics, values, strict=True)]
+    with MockRegistry() as registry:
+        if name != "connect-json":
+            given["schema.registry.url"] = registry.url
+            for topic, each in zip(topics, values, strict=True):
+                registry.register(f"{topic}-value", json.dumps(each), "AVRO" if name == "avro" else "JSON")
+        options = SourceOptions.parse({"kafka.bootstrap.servers": "a:1", **given})
+        return schemas_of(options, lambda *_: newest)
+
+
+def connect_envelope(row: Fields, source: Fields, **beside: str) -> Any:
+    return of(struct(after=struct(**row), source=struct(**source), op="string", **beside))
+
+
+def json_envelope(row: Fields, source: Fields, **beside: str) -> Any:
+    def record(fields: Fields) -> dict[str, Any]:
+        kinds = {name: {"type": "string" if kind == "string" else "integer"} for name, kind in fields.items()}
+        return {"type": "object", "properties": kinds}
+
+    parts = {"after": record(row), "source": record(source), **record({"op": "string", **beside})["properties"]}
+    return {"type": "object", "properties": parts}
+
+
+ENVELOPES = {"connect-json": connect_envelope, "avro": avro_envelope, "json": json_envelope}
+
+
+@pytest.mark.parametrize("name", ENVELOPES)
+def test_shards_may_have_connectors_of_different_versions(name: str) -> None:
+    envelope = ENVELOPES[name]
+    newer = envelope(ROW, {"lsn": "string", "ts_us": "int64"}, ts_us="int64")
+
+    (reader,) = shards(name, envelope(ROW, SOURCE), newer).readers
+    assert reader.schema.type.field("source").type.names == ["lsn"]
+    with pytest.raises(OptionError, match="have different schemas"):
+        shards(name, envelope(ROW, SOURCE), envelope({**ROW, "name": "int64"}, SOURCE))
 
 
 TITLED = {"type": "integer", "connect.type": "int64", "title": "io.debezium.time.MicroTimestamp"}

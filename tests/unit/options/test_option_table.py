@@ -19,7 +19,18 @@ from pyspark_kafka_meta.options.tables import batch_warnings, is_read
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 READ = {**SERVERS, "subscribe": "t"}
 NO_OPTIONS = {
-    *("changes", "client", "client_id", "driver", "events", "fetch", "producer", "registry", "security"),
+    *(
+        "changes",
+        "client",
+        "client_id",
+        "driver",
+        "events",
+        "fetch",
+        "lenient_fields",
+        "producer",
+        "registry",
+        "security",
+    ),
     *("transaction", "typed"),
 }
 """Fields that are not options, but parts of the table, or set later."""

@@ -15,9 +15,10 @@ import pyarrow as pa
 import pytest
 
 from pyspark_kafka_meta.errors import ValueSchemaError
+from pyspark_kafka_meta.typed.avro import Avro
 from pyspark_kafka_meta.typed.avro.decoder import avro_decoder
 from pyspark_kafka_meta.typed.avro.schema import arrow_type, bounded, parse_avro
-from pyspark_kafka_meta.typed.formats import Decoded, ValueDecoder
+from pyspark_kafka_meta.typed.formats import Decoded, SchemaText, ValueDecoder
 from tests.unit.typed.avro.written import long, sized
 
 LATIN = {"type": "fixed", "name": "n.F", "size": 2}
@@ -359,3 +360,43 @@ def test_a_record_is_read_as_the_branch_that_java_chooses(names: tuple[str, ...]
     result = decoded(record(field("a", "int"), name="n.R"), branches, long(1))
 
     assert result.values[0].as_py()[f"member{chosen + 1}"] == {"a": 1}
+
+
+def optional(kind: Any) -> list[Any]:
+    return ["null", kind]
+
+
+@pytest.mark.parametrize(
+    ("given", "own", "encoded", "read"),
+    [
+        (optional("long"), optional("string"), long(1) + long(5), None),
+        ("long", optional("string"), long(5), None),
+        (optional("string"), optional("long"), long(1) + sized(b"6.28"), None),
+        (optional(record(A, name="S")), optional("string"), long(1) + long(5), None),
+        (optional("int"), optional("long"), long(1) + long(5), 5),
+        (optional("int"), optional("long"), long(0), None),
+    ],
+)
+@pytest.mark.parametrize("is_optional", [False, True])
+def test_a_lenient_field_of_another_type_is_null(
+    given: Any, own: Any, encoded: bytes, read: Any, is_optional: bool
+) -> None:
+    """Fields of a connector's source got other types in later versions."""
+
+    def of(kind: Any) -> str:
+        source = record(field("scn", kind), field("db", "string"), name="Source")
+        return json.dumps(record(field("source", optional(source) if is_optional else source), field("op", "string")))
+
+    reader, writer = Avro(SchemaText(of(own), lenient_fields=("source",))), Avro(SchemaText(of(given)))
+    value = (long(1) if is_optional else b"") + encoded + sized(b"d") + sized(b"c")
+
+    found = reader.decoder(writer, True).decode(pa.array([value]))
+
+    assert (found.values.to_pylist(), found.faults) == ([{"source": {"scn": read, "db": "d"}, "op": "c"}], [])
+
+
+def test_a_field_that_is_not_lenient_keeps_its_fault() -> None:
+    after = [record(field("after", record(field("a", optional(kind)), name="V"))) for kind in ("string", "long")]
+    reader, writer = (Avro(SchemaText(json.dumps(each), lenient_fields=("source",))) for each in after)
+
+    assert reader.decoder(writer, True).decode(pa.array([long(1) + long(5)])).faults

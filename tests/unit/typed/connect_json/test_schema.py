@@ -159,3 +159,47 @@ def test_values_of_an_unfitting_schema_are_malformed_alone(writer: Any, reader: 
 
     assert list(found) == [1]
     assert found[1].startswith(cause)
+
+
+SOURCE_TYPES = [of("int64"), of("string"), struct(a="int8")]
+
+
+@pytest.mark.parametrize("given", SOURCE_TYPES, ids=["int64", "string", "struct"])
+@pytest.mark.parametrize("own", SOURCE_TYPES, ids=["int64", "string", "struct"])
+def test_lenient_fields_of_another_type_are_null(given: Any, own: Any) -> None:
+    """Fields of a connector's source got other types in later versions."""
+    reader, writer = (struct(source=struct(scn=scn, db="string"), op="string") for scn in (own, given))
+    sample = {"int64": 5, "string": "5", "struct": {"a": 5}}[given["type"]]
+    format_, text = formats()["connect-json"], SchemaText(json.dumps(reader), lenient_fields=("source",))
+    values = [
+        value(writer, {"source": {"scn": sample, "db": "d"}, "op": "c"}),
+        value(writer, None),
+        value(reader, None),
+    ]
+
+    decoded = format_(text).decoder(format_(text), False).decode(pa.array(values))
+
+    expected = {"source": {"scn": sample if given == own else None, "db": "d"}, "op": "c"}
+    assert (decoded.values.to_pylist(), decoded.faults) == ([expected, None, None], [])
+
+
+def test_other_fields_are_not_lenient() -> None:
+    reader, writer = (struct(after=struct(scn=kind), source=struct(scn=kind)) for kind in ("int64", "string"))
+    format_, text = formats()["connect-json"], SchemaText(json.dumps(reader), lenient_fields=("source",))
+
+    decoded = format_(text).decoder(format_(text), False).decode(pa.array([value(writer, None)]))
+
+    assert [fault.cause for fault in decoded.faults] == ["after.scn: the writer's string cannot be read as int64"]
+
+
+def test_a_lenient_field_of_which_nothing_fits_is_null() -> None:
+    reader, writer = (struct(source=struct(scn=kind), op="string") for kind in ("int64", "string"))
+    format_, text = formats()["connect-json"], SchemaText(json.dumps(reader), lenient_fields=("source",))
+
+    decoded = (
+        format_(text)
+        .decoder(format_(text), False)
+        .decode(pa.array([value(writer, {"source": {"scn": "5"}, "op": "c"})]))
+    )
+
+    assert (decoded.values.to_pylist(), decoded.faults) == ([{"source": None, "op": "c"}], [])
