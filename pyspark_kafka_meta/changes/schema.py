@@ -117,8 +117,8 @@ def changes_schema(schemas: QuerySchemas, options: ChangesOptions) -> ChangesSch
     value, is_debezium = by_column["value"], options.changes is Changes.DEBEZIUM
     if is_debezium and not is_envelope(value.type):
         raise ValueSchemaError(
-            "the schema of values is not Debezium's envelope, as it has no 'op', or no struct 'after': set 'changes' "
-            "to upsert if values are rows"
+            "the schema of values is not Debezium's envelope, as it has no 'op', no struct 'after', or a field "
+            "twice: set 'changes' to upsert if values are rows"
         )
     if not is_debezium and is_envelope(value.type) and "before" in value.type.names:
         raise ValueSchemaError(
@@ -161,9 +161,9 @@ def pinned_rows(schemas: QuerySchemas, options: ChangesOptions) -> QuerySchemas:
 
 
 def is_envelope(kind: pa.DataType) -> bool:
-    """Whether values of this type say what happened to a row."""
-    if not pa.types.is_struct(kind) or any(kind.get_field_index(name) < 0 for name in ("op", "after")):
-        return False  # without the field, or with several
+    """Whether values of this type say what happened to a row. No field is there twice."""
+    if not pa.types.is_struct(kind) or not {"op", "after"} <= set(kind.names) or len(set(kind.names)) < len(kind):
+        return False
     return bool(pa.types.is_string(kind.field("op").type) and pa.types.is_struct(kind.field("after").type))
 
 
@@ -287,11 +287,7 @@ def _change_fields(
         pa.field("unavailable", pa.list_(pa.field("element", pa.string(), False)), False),
         pa.field("changed_at", UTC_MICROS),
         pa.field("captured_at", UTC_MICROS),
-        *(
-            pa.field(name, value.field(name).type)
-            for name in ("source", "transaction")
-            if value.get_field_index(name) >= 0
-        ),
+        *(pa.field(name, value.field(name).type) for name in ("source", "transaction") if name in value.names),
         pa.field("topic", pa.string(), False),
         pa.field("partition", pa.int32(), False),
         pa.field("offset", pa.int64(), False),

@@ -259,7 +259,7 @@ def _number_of(text: str, is_date: bool) -> int | None:
 def _decimal(kind: pa.DataType, parameters: Mapping[str, str]) -> Conversion | None:
     try:
         scale, precision = (int(parameters.get(name, 0)) for name in ("scale", PRECISION))
-    except (TypeError, ValueError):
+    except ValueError:
         return None
     if not (pa.types.is_binary(kind) or pa.types.is_string(kind)):
         return None

@@ -64,6 +64,11 @@ class ConnectType(NamedTuple):
     name: str
     parameters: Mapping[str, str]
 
+    @classmethod
+    def of(cls, name: str, parameters: object) -> ConnectType:
+        """With the parameters in a schema, which may be anything."""
+        return cls(name, {key: str(each) for key, each in parameters.items()} if isinstance(parameters, dict) else {})
+
 
 class Schema(ABC):
     """A schema of one format, parsed when it is first needed. All members raise ValueSchemaError.

@@ -460,10 +460,8 @@ def _logical(schema: dict[str, Any], kind: str, size_bytes: int = 0) -> Logical 
 
 def _connect_type(schema: dict[str, Any]) -> ConnectType | None:
     """As Confluent's `AvroData` writes it."""
-    name, parameters = schema.get("connect.name"), schema.get("connect.parameters")
-    if not isinstance(name, str):
-        return None
-    return ConnectType(name, parameters if isinstance(parameters, dict) else {})
+    name = schema.get("connect.name")
+    return ConnectType.of(name, schema.get("connect.parameters")) if isinstance(name, str) else None
 
 
 def _is_null(schema: AvroSchema) -> bool:

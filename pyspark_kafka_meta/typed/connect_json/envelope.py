@@ -25,6 +25,7 @@ MAX_PASSES = 100
 """Over all values. Where more begin differently, each of the others is parsed."""
 
 _BEGIN = re.compile(rb'\s*\{\s*"(schema|payload)"\s*:\s*')
+_BETWEEN = re.compile(rb'\s*,\s*"(schema|payload)"\s*:\s*')
 _BLANKS = b" \t\n\r"
 _NULL = b"null"
 
@@ -59,11 +60,12 @@ def cut(value: bytes) -> Cut:
     schema, payload = bytes(envelope.schema), bytes(envelope.payload)
     begin = _BEGIN.match(value)
     end = len(value.rstrip(_BLANKS)[:-1].rstrip(_BLANKS))
-    start = begin.end() if begin is not None and begin[1] == b"payload" else end - len(payload)
-    head, tail = value[:start], value[start + len(payload) :]
-    if begin is None or head + payload + tail != value:  # a member is there twice
-        raise ValueError(NO_ENVELOPE)
-    return Cut(head, tail, None if schema == _NULL else schema)
+    is_first = begin is not None and begin[1] == b"payload"
+    first, second = (payload, schema) if is_first else (schema, payload)
+    if begin is None or not _BETWEEN.fullmatch(value, begin.end() + len(first), end - len(second)):
+        raise ValueError(NO_ENVELOPE)  # a member is there twice
+    start = begin.end() if is_first else end - len(payload)
+    return Cut(value[:start], value[start + len(payload) :], None if schema == _NULL else schema)
 
 
 class Payloads(NamedTuple):

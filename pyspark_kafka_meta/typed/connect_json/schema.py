@@ -90,10 +90,8 @@ class _Parser:
 
 def _connect_type(schema: object) -> ConnectType | None:
     match schema:
-        case {"name": str(name), "parameters": dict(parameters)}:
-            return ConnectType(name, parameters)
-        case {"name": str(name)}:
-            return ConnectType(name, {})
+        case {"name": str(name), **others}:
+            return ConnectType.of(name, others.get("parameters"))
     return None
 
 

@@ -185,10 +185,9 @@ class _JsonSchemaTypes:
         resolved = self._resolved(schema, schema.get(_PARENTS, ()) if isinstance(schema, dict) else ())
         match resolved:  # as Confluent's JsonSchemaData writes it
             case {"connect.type": _}:
-                title, parameters = resolved.get("title"), resolved.get("connect.parameters")
-                self.named[path] = ConnectType(
-                    title if isinstance(title, str) else "", parameters if isinstance(parameters, dict) else {}
-                )
+                title = resolved.get("title")
+                name = title if isinstance(title, str) else ""
+                self.named[path] = ConnectType.of(name, resolved.get("connect.parameters"))
         name = self._type_name(resolved, path)
         if name == "object":
             return self._object(resolved, path, depth)

@@ -143,6 +143,8 @@ def test_a_schema_may_change_in_the_middle(passes: int, monkeypatch: pytest.Monk
         (b'{"payload": {"id": 1}}', NO_ENVELOPE),
         (b'{"schema": null, "payload": {"id": 1}, "more": 1}', NO_ENVELOPE),
         (b'{"payload": 1, "payload": 2, "schema": null}', NO_ENVELOPE),
+        (b'{"schema": null, "payload": {"id": 1}, "payload": {"id": 2}}', NO_ENVELOPE),
+        (b'{"schema": null, "schema": null, "payload": {"id": 1}}', NO_ENVELOPE),
         (b"[" * 100_000, NO_ENVELOPE),
         (value(ROW, {"id": 1})[:-2], NO_ENVELOPE),
         (value(ROW, {"id": 1})[:-1] + b',"more":1}', "the text is not valid JSON"),
