@@ -220,8 +220,8 @@ def compiled_decoder(reader: Schema, writer: Schema, is_confluents: bool) -> Val
 
 
 def check_units(reader: Schema, writer: Schema) -> None:
-    """Refuse numbers of another unit, such as milliseconds for microseconds, and unscaled ones of another scale. A
-    schema without any of Connect's names does not tell the units. Raises ValueSchemaError."""
+    """Refuse numbers of another unit than the reader names, such as milliseconds for microseconds, and unscaled ones of
+    another scale. A schema without any of Connect's names does not tell the units. Raises ValueSchemaError."""
     if reader is writer or not reader.connect_types or not writer.connect_types:
         return
     kinds = dict(_scalars(writer.type))
@@ -230,8 +230,8 @@ def check_units(reader: Schema, writer: Schema) -> None:
         if path not in kinds or is_rescaled or reader.text.is_lenient(path):
             continue
         own, given = unit(kind, reader.connect_types.get(path)), unit(kinds[path], writer.connect_types.get(path))
-        if own != given:
-            raise ValueSchemaError(f"{path}: the writer's {given or kinds[path]} cannot be read as {own or kind}")
+        if own not in ("", given):
+            raise ValueSchemaError(f"{path}: the writer's {given or kinds[path]} cannot be read as {own}")
 
 
 def unit(kind: pa.DataType, named: ConnectType | None) -> str:
