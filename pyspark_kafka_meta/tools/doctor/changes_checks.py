@@ -145,7 +145,7 @@ def _defaulted(schema: Any) -> Iterator[str]:
         kind = schema.get("type")
         is_optional = schema.get("optional") or (isinstance(kind, list) and "null" in kind)
         if is_optional and schema.get("default") is not None:
-            yield schema.get("field") or schema["name"]
+            yield str(schema.get("field", schema.get("name")))
         yield from _defaulted([schema.get("fields"), kind])
 
 
