@@ -289,8 +289,8 @@ def refuse(found: Row, keys: Sequence[str], partitions: int) -> None:
     if found.unordered:
         raise InvalidRowError(
             f"changes of one key are in {found.unordered}, which have no order: read topics that share keys into "
-            "tables of their own. If keys moved, as partitions were added or the schema of keys changed, start a new "
-            "query at the offsets of a later snapshot"
+            "tables of their own. If keys moved, as partitions were added or the schema of keys changed, take a new "
+            "snapshot of the table and begin with it, a new checkpoint and an empty target"
         )
 
 
