@@ -63,18 +63,6 @@ def avro(key: Fields, row: Fields, source: Fields) -> QuerySchemas:
         return pinned_rows(query_schemas(options.typed, ("t",)), options.changes)
 
 
-@pytest.mark.parametrize("name", ["op", "after", "source", "transaction"])
-def test_an_envelope_with_a_field_twice_is_refused(name: str) -> None:
-    twice = {"field": name, **(struct(id="int32") if name != "op" else of("string"))}
-    envelope = {"type": "struct", "fields": [*struct(op="string", after=struct(id="int32"))["fields"], twice, twice]}
-    given = {"valueFormat": "connect-json", "valueSchema": json.dumps(envelope), "changes": "debezium"}
-    options = SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribe": "t", "keyFormat": "bytes", **given})
-    assert options.changes is not None
-    schemas = query_schemas(options.typed, ("t",))
-    with pytest.raises(ValueSchemaError, match="is not Debezium's envelope.* or a field twice"):
-        changes_schema(schemas, options.changes)
-
-
 REWRITTEN, SENT = {"id": 1, "__deleted": "true"}, {"id": 2}
 AVRO_FIELDS = [{"name": "id", "type": "int"}, {"name": "__deleted", "type": ["null", "string"], "default": None}]
 JSON_FIELDS = {"id": {"type": "integer"}, "__deleted": {"oneOf": [{"type": "null"}, {"type": "string"}]}}
