@@ -1,6 +1,7 @@
 """`apply_changes` into tables of Delta and Iceberg, with the installed release of pyspark: `make compat`.
 
-Tables equal the database through repeated batches, a column that is added, a truncate, and a row that is missing.
+Tables equal the database through repeated batches, a column that is added, a truncate, and a row that is missing; so
+does a table whose columns are all of the key.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from typing import Any
 import pyspark
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 
 from pyspark_kafka_meta import apply_changes
 from pyspark_kafka_meta.errors import SchemaError
@@ -57,7 +57,9 @@ CATALOGS = {
     },
 }
 HISTORIES = 50
-ADDED = ("'new' AS added",)
+ADDED = ("*", "'new' AS added")
+KEY_ALONE = (*KEYS, "_change")
+"""Of a table that joins two others."""
 KEY, OTHER_KEY = (0, "a"), (0, "c")
 OLD, NEW = (1, "old", [0.0]), (2, "new", None)
 
@@ -72,6 +74,7 @@ def main() -> None:
                 table = f"delta.`{folder}/table`" if name == "delta" else "lake.shop.table"
                 Copy(spark, Path(folder) / name, name, table).run()
                 Copy(spark, Path(folder) / f"{name}-2", name, table.replace("table", "other")).begin_without_a_row()
+                Copy(spark, Path(folder) / f"{name}-3", name, table.replace("table", "join")).run_with_a_key_alone()
         finally:
             spark.stop()
     print(f"pyspark {pyspark.__version__}: tables of {' and '.join(formats) or 'no format'} equal the database")  # noqa: T201
@@ -127,11 +130,15 @@ class Copy:
         self.receive([], on_lost_value="null")
         self.equals({OTHER_KEY: NEW, KEY: (OLD[0], None, None)})
 
-    def receive(self, changes: Sequence[Change], columns: Sequence[str] = (), **options: Any) -> None:
+    def run_with_a_key_alone(self) -> None:
+        self.receive([Change("c", KEY), Change("c", OTHER_KEY)], KEY_ALONE)
+        self.receive([Change("u", OTHER_KEY), Change("d", KEY)], KEY_ALONE)
+        found = [tuple(row) for row in self._spark.table(self._table).collect()]
+        assert found == [OTHER_KEY], f"{self._format}: {found}"
+
+    def receive(self, changes: Sequence[Change], columns: Sequence[str] = ("*",), **options: Any) -> None:
         """Apply the changes, and the last of them again, as after a crash."""
-        batch = self._spark.createDataFrame(rows(changes, self._sent), WITH_NULL_KEYS).select(
-            "*", *map(F.expr, columns)
-        )
+        batch = self._spark.createDataFrame(rows(changes, self._sent), WITH_NULL_KEYS).selectExpr(*columns)
         batch.coalesce(1).write.mode("append").parquet(str(self._folder / "topic"))
         self._sent += len(changes)
         for _ in range(2):
