@@ -107,8 +107,7 @@ def _logical(kind: str, named: ConnectType | None) -> pa.DataType | None:
         case "bytes", ConnectType(name, parameters) if name == DECIMAL:
             with suppress(KeyError, ValueError, TypeError):
                 scale, precision = int(parameters["scale"]), int(parameters.get(PRECISION, MAX_DECIMAL_DIGITS))
-                precision = min(precision, MAX_DECIMAL_DIGITS)
-                return pa.decimal256(precision, scale) if 0 <= scale <= precision else None
+                return pa.decimal256(precision, scale) if 0 <= scale <= precision <= MAX_DECIMAL_DIGITS else None
         case "int32", ConnectType(name) if name == DATE:
             return pa.date64()
         case "int64", ConnectType(name) if name == TIMESTAMP:
@@ -152,8 +151,9 @@ class _Resolution(NamedTuple):
             return to if given.scale == to.scale else given
         is_number = pa.types.is_integer(given) or pa.types.is_floating(given)
         is_wider = both(pa.types.is_integer) or (is_number and pa.types.is_floating(to))
+        are_bytes = both(lambda kind: pa.types.is_decimal256(kind) or pa.types.is_binary(kind))
         own, its = self.reader.units.get(path), self.writer.units.get(path)
-        if (given == to or is_wider) and own == its:
+        if (given == to or is_wider or are_bytes) and own == its:
             return to
         place = f"{path}: " if path else ""
         raise ValueSchemaError(
