@@ -60,8 +60,10 @@ class _Spans:
     def _joined(
         self, parts: Sequence[Node], of_firsts: Callable[..., Longs], of_lasts: Callable[..., Longs]
     ) -> tuple[Longs, Longs]:
-        firsts, lasts = zip(*map(self.of, parts), strict=True)
-        first, last = reduce(of_firsts, firsts), reduce(of_lasts, lasts)
+        # One part after the other: there may be thousands, for thousands of partitions.
+        first, last = reduce(
+            lambda known, part: (of_firsts(known[0], part[0]), of_lasts(known[1], part[1])), map(self.of, parts)
+        )
         # So that an empty span adds nothing to another.
         return np.where(first <= last, first, LAST), np.where(first <= last, last, FIRST)
 

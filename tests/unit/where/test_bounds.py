@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pyarrow as pa
 import pytest
@@ -72,3 +73,16 @@ def test_no_row_of_which_a_condition_is_true_is_outside_its_span() -> None:
         for (place, offset), is_true in zip(rows, masked(text, batch), strict=True):
             at = PARTITIONS.index(place)
             assert not is_true or firsts[at] <= offset <= lasts[at], text
+
+
+def test_a_long_list_takes_no_memory_for_each_literal_and_partition() -> None:
+    partitions = [TopicPartition("t", number) for number in range(2_000)]
+    condition = parse_condition(f"offset IN ({', '.join(map(str, range(2_000)))})")
+    tracemalloc.start()
+    try:
+        firsts, lasts = spans(condition, "offset", partitions)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (set(firsts.tolist()), set(lasts.tolist())) == ({0}, {1_999})
+    assert peak_bytes < 4_000_000
