@@ -228,7 +228,7 @@ def newest_leaders(caches: Collection[CacheContents]) -> dict[TopicPartition, Pa
 
     if not caches:
         return {}
-    caches = sorted(caches, key=lambda contents: contents.last_ms)
+    caches = sorted(caches, key=lambda contents: contents.last_response_ms or 0)
     partitions = caches[0].leaders.partitions
     topics, topic_numbers = _topics(partitions.names)
     newest_id: dict[str, str | None] = {}

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from pyspark_kafka_meta.events.event import EventKind
 from pyspark_kafka_meta.kafka.metadata.snapshot import PartitionLearned, SnapshotChanges
 from pyspark_kafka_meta.model import TopicPartition
 from pyspark_kafka_meta.tables.caches_from_events import CacheContents, KnownCaches
@@ -56,6 +57,18 @@ def test_the_newest_leaders_are_those_of_the_rows() -> None:
             (partition, row.cluster_id, row.topic_id, row.leader_id, row.leader_epoch)
             for partition, row in newest_row_by_row(caches).items()
         ], seed
+
+
+def test_a_cache_that_had_no_newer_response_does_not_bring_an_old_topic_back() -> None:
+    old, new = (SnapshotChanges(partitions_learned=(PartitionLearned("t", 0, 1, 0, name),)) for name in ("old", "new"))
+    events = [
+        made("unaware", 1, NOW_MS - 9_000, changes=old),
+        made("unaware", 2, NOW_MS - 7_000, kind=EventKind.DATA_LOSS, generation_before=1, generation_after=1),
+        made("aware", 1, NOW_MS - 8_000, changes=new),
+    ]
+    leaders = newest_leaders(KnownCaches.of(event.to_dict() for event in events).living())
+
+    assert [row.topic_id for row in leaders.values()] == ["new"]
 
 
 @pytest.mark.budget
