@@ -122,10 +122,15 @@ class BackgroundCalls:
 
 class DriverEvents:
     """The new events of a driver's queries, each once: by `eventsPath` or `eventsTopic` of the queries, else of the
-    default folder. Raises OptionError."""
+    default folder. Raises OptionError.
+
+    Attributes:
+        query_ids: of the driver's queries. The same place may have the events of a hundred other drivers.
+    """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         EventTableOptions.parse(options)
+        self.query_ids: set[str] = set()
         self._options = options
         self._since_ms = int(time.time() * 1000)
         self._source: EventSource | None = None
@@ -139,7 +144,11 @@ class DriverEvents:
         try:
             if self._source is None:  # a later thread goes on to read it
                 self._source = open_driver_events(self._options, SparkContext._active_spark_context, self._since_ms)
-            events = [event for event in self._source.read() if event["time_ms"] >= self._since_ms]
+            events = [
+                event
+                for event in self._source.read()
+                if event["query_id"] in self.query_ids and event["time_ms"] >= self._since_ms
+            ]
         except KafkaMetaError as error:
             logger.warning("the refreshes of queries are unknown: %s", error)
             self._is_refused = isinstance(error, AuthenticationError)  # repeated attempts may lock the account

@@ -273,7 +273,11 @@ class TraceListener(JsonListener):
         self._waiting: dict[Batch, list[EventRow]] = {}
         self._traced: dict[Batch, Context] = {}
 
+    def on_start(self, event: Mapping[str, Any]) -> None:
+        self._events.query_ids.add(event["id"])
+
     def on_progress(self, progress: Mapping[str, Any]) -> None:
+        self._events.query_ids.add(progress["id"])  # it may have started before the listener was added
         self._finished.append(progress)
         self._calls.put(self._trace)
 
@@ -303,6 +307,7 @@ class TraceListener(JsonListener):
             root = failed_batch_span(query_id, run_id, end_ms, error, tasks, events)
             root.record(self._tracer, Context())  # later events are of the next run, which repeats the micro-batch
         self._reports.forget(run_id)
+        self._events.query_ids.discard(query_id)
 
     def _record(self, batch: Batch, root: Span) -> None:
         self._traced[batch] = root.record(self._tracer, Context())
@@ -315,7 +320,7 @@ class TraceListener(JsonListener):
             batch = event["query_id"], event["batch_id"]
             if batch in self._traced:
                 event_span(event).record(self._tracer, self._traced[batch])
-            elif event["query_id"] is not None:
+            else:
                 self._waiting.setdefault(batch, []).append(event)
-        while len(self._waiting) > MAX_BATCHES:  # of queries that nobody reports
+        while len(self._waiting) > MAX_BATCHES:  # that nobody reports
             del self._waiting[next(iter(self._waiting))]

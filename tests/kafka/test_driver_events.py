@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pyspark_kafka_meta.events.event import Origin, Role
 from pyspark_kafka_meta.tools.query_listeners import DriverEvents
 from tests.unit.written_events import made
 
@@ -19,9 +20,11 @@ def test_what_was_written_before_a_listener_was_created_is_not_fetched(
     kafka: Any, make_topic: Callable[..., str], produce: Callable[..., list[int]]
 ) -> None:
     topic, now_ms = make_topic(), int(time.time() * 1000)
-    later = [json.dumps(made("a" * 32, number, now_ms + 60_000).to_dict()) for number in (1, 2)]
+    origin = Origin(role=Role.READER, query_id="q")
+    later = [json.dumps(made("a" * 32, number, now_ms + 60_000, origin=origin).to_dict()) for number in (1, 2)]
     produce(topic, [{"value": later[0], "timestamp": now_ms - 3_600_000}], partition=0)
     events = DriverEvents({"eventsTopic": topic, "kafka.bootstrap.servers": kafka.bootstrap_servers})
+    events.query_ids.add("q")
     assert events.read() == []
 
     produce(topic, [later[1]], partition=0)

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from pyspark_kafka_meta.errors import AuthenticationError, KafkaMetaError, OptionError
@@ -149,7 +150,14 @@ class QueryListener(JsonListener):
         self._latest: dict[str, Progress] = {}
         self._refreshes: dict[str, Counter[str]] = {}
 
+    def on_start(self, event: Mapping[str, Any]) -> None:
+        self._events.query_ids.add(event["id"])
+
+    def on_end(self, event: Mapping[str, Any]) -> None:
+        self._calls.put(partial(self._events.query_ids.discard, event["id"]))  # after the last line
+
     def on_progress(self, progress: Progress) -> None:
+        self._events.query_ids.add(progress["id"])  # it may have started before the listener was added
         with self._lock:
             self._latest[progress["id"]] = progress
         self._calls.put(self._log)
@@ -167,8 +175,8 @@ class QueryListener(JsonListener):
         """Count the refreshes in new events. Returns False if they cannot be read."""
         events = self._events.read()
         for event in events or ():
-            if event["kind"] == EventKind.REFRESH and (query_id := event["query_id"]):
-                self._refreshes.setdefault(query_id, Counter())[event["reason"]] += 1
+            if event["kind"] == EventKind.REFRESH:
+                self._refreshes.setdefault(event["query_id"], Counter())[event["reason"]] += 1
         return events is not None
 
     def _lag(self, progress: Progress) -> Sequence[LagRow] | None:

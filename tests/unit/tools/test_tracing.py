@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -75,7 +76,9 @@ def listen(
         monkeypatch.setattr(tracing, "TaskReports", lambda _: reports)
         provider = TracerProvider(shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(exporter))
-        return TraceListener(None, provider, eventsPath=str(tmp_path))  # type: ignore[arg-type]
+        created = TraceListener(None, provider, eventsPath=str(tmp_path))  # type: ignore[arg-type]
+        created.on_start({"id": "q", "runId": "r", "name": "copies"})
+        return created
 
     return listener
 
@@ -229,6 +232,21 @@ def test_events_of_other_queries_and_micro_batches_are_in_no_trace(
     end(listener)
 
     assert "refresh" not in parents(exporter.get_finished_spans())
+
+
+def test_many_queries_of_other_drivers_at_the_same_place_take_no_events_from_a_trace(
+    listen: Callable[..., TraceListener], exporter: InMemorySpanExporter, tmp_path: Path
+) -> None:
+    listener = listen(TASK)
+    others = (
+        made(f"{number:032}", 1, BEGAN_MS + 95, origin=replace(WRITER, query_id="other", batch_id=number))
+        for number in range(tracing.MAX_BATCHES)
+    )
+    write(tmp_path, made("a" * 32, 1, BEGAN_MS + 90, origin=WRITER), *others)
+    report(listener)
+    end(listener)
+
+    assert parents(exporter.get_finished_spans())["refresh"] == "task"
 
 
 def test_micro_batches_that_finish_soon_after_each_other_are_traced_together(
