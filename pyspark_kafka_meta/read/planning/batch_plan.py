@@ -20,6 +20,8 @@ from pyspark_kafka_meta.model import NO_EPOCH, NO_LEADER, OffsetRange, Position,
 
 SPLIT_OFFSETS = 1_000_000
 """Larger ranges are split, into pieces far too large to be bundled again."""
+SPLIT_TASKS = 10_000
+"""Of larger ranges the pieces are larger: compaction may have left few records at any number of offsets."""
 BUNDLE_OFFSETS = 50_000
 """Smaller ranges share a task, up to about this many offsets together."""
 
@@ -112,14 +114,14 @@ def plan_tasks(
     """
     if any(planned.latest_by_key for planned in ranges):  # whatever the options say: a key may be anywhere in its range
         return [(planned,) for planned in sorted(ranges, key=lambda each: -each.size) if planned.size > 0]
-    tasks = _within_sizes(ranges, leaders, min_partitions, max_records or SPLIT_OFFSETS)
+    split_offsets = max(SPLIT_OFFSETS, sum(planned.size for planned in ranges) // SPLIT_TASKS)
+    tasks = _within_sizes(ranges, leaders, min_partitions, min(max_records or split_offsets, split_offsets))
     return tasks if max_tasks is None or len(tasks) <= max_tasks else _deal_out(ranges, leaders, max_tasks)
 
 
 def _within_sizes(
-    ranges: Sequence[OffsetRange], leaders: Mapping[TopicPartition, int], min_partitions: int | None, max_records: int
+    ranges: Sequence[OffsetRange], leaders: Mapping[TopicPartition, int], min_partitions: int | None, max_size: int
 ) -> list[tuple[OffsetRange, ...]]:
-    max_size = min(max_records, SPLIT_OFFSETS)
     pieces = [
         piece for offsets in ranges if offsets.size > 0 for piece in _split(offsets, -(-offsets.size // max_size))
     ]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, TopicPartition
-from pyspark_kafka_meta.read.planning.batch_plan import BUNDLE_OFFSETS, SPLIT_OFFSETS, plan_tasks
+from pyspark_kafka_meta.read.planning.batch_plan import BUNDLE_OFFSETS, SPLIT_OFFSETS, SPLIT_TASKS, plan_tasks
 from tests.cpu_time import least_cpu_s
 
 TOPIC_ID = UUID(int=7)
@@ -188,6 +188,13 @@ def test_a_task_has_no_more_than_max_records_and_no_partition_twice(sizes: list[
     assert all(0 < sum(planned.size for planned in task) <= max_records for task in tasks)
     assert all(len({planned.partition for planned in task}) == len(task) for task in tasks)
     assert sum(planned.size for task in tasks for planned in task) == sum(sizes)
+
+
+def test_no_number_of_offsets_makes_more_tasks_than_a_driver_can_plan() -> None:
+    tasks = plan_tasks([a_range(0, 0, 2**36), a_range(1, 0, 5)], {})
+
+    assert len(tasks) <= SPLIT_TASKS + 2
+    assert sum(planned.size for task in tasks for planned in task) == 2**36 + 5
 
 
 def test_thousands_of_tasks_are_dealt_out_in_the_time_of_a_few_plans_without_their_number() -> None:
