@@ -83,7 +83,10 @@ def leaders_in(event: EventRow) -> Iterator[tuple[TopicPartition, Leader, Leader
     for new in valid_members(event, "partitions_learned"):
         leader = _leader(new["leader_id"], new["leader_epoch"])
         yield _partition(new["topic"], new["partition"]), leader, None, new.get("topic_id")
+    recreated = {change["topic"] for change in valid_members(event, "topics_recreated")}
     for moved in valid_members(event, "leaders_changed"):
+        if moved["topic"] in recreated:
+            continue  # the leader before is of the old topic, and partitions_learned has the new leader
         leader = _leader(moved["new_leader_id"], moved["new_epoch"])
         before = _leader(moved["old_leader_id"], moved["old_epoch"])
         yield _partition(moved["topic"], moved["partition"]), leader, before, None

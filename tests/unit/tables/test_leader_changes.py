@@ -162,6 +162,19 @@ def test_a_change_that_a_cache_learned_takes_a_few_bytes() -> None:
     assert peak_bytes(50) - peak_bytes(10) < 60 * 40 * len(partitions)
 
 
+def test_the_first_leaders_of_a_recreated_topic_are_no_changes() -> None:
+    cache = Cache("c")
+    cache.learns(1_000, 5, 1)
+    recreated = SnapshotChanges(
+        topics_recreated=(TopicRecreated("t", IDS["t"], IDS["other"]),),
+        partitions_learned=(PartitionLearned("t", 0, 2, 0, IDS["other"]),),
+        leaders_changed=(LeaderChange("t", 0, 1, 2, 5, 0),),
+    )
+    cache.event(2_000, recreated)
+
+    assert rows(cache) == []
+
+
 def test_logs_of_other_topics_ids_and_clusters_are_told_apart() -> None:
     cache, other_cluster = Cache("c"), Cache("d")
     cache.learns(1_000, 0, 1)
