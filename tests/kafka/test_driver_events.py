@@ -29,3 +29,5 @@ def test_what_was_written_before_a_listener_was_created_is_not_fetched(
 
     produce(topic, [later[1]], partition=0)
     assert [event["sequence"] for event in events.read() or ()] == [2]
+    assert events._source is not None
+    events._source.close()  # which a driver leaves to its end
