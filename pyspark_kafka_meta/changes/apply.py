@@ -11,7 +11,6 @@ takes the table back and forward again to the same state.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, reduce
@@ -37,7 +36,7 @@ from pyspark.sql.types import (
 
 from pyspark_kafka_meta.changes.schema import CHANGE_COLUMN as CHANGE
 from pyspark_kafka_meta.errors import InvalidRowError, SchemaError
-from pyspark_kafka_meta.read.planning.checkpoint_offsets import SourceOffset
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import offsets_in
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -267,9 +266,8 @@ def summary(rows: DataFrame, keys: Sequence[str]) -> Row:
 
 def partition_count(spark: SparkSession, checkpoint: str, batch_id: int) -> int:
     """How many partitions a batch can have changes of, as the checkpoint says; 0 if they are not read from Kafka."""
-    lines = [row.value for row in spark.read.text(f"{checkpoint}/offsets/{batch_id}").collect()]
-    offsets = [json.loads(line[line.index("{") :]) for line in lines if "{" in line]
-    return sum(len(SourceOffset.parse(each).positions) for each in offsets if "topics" in each)
+    lines = spark.read.text(f"{checkpoint}/offsets/{batch_id}").collect()
+    return sum(len(each.positions) for each in offsets_in("\n".join(row.value for row in lines)).values())
 
 
 def refuse(found: Row, keys: Sequence[str], partitions: int) -> None:

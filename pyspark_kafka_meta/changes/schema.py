@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pyspark_kafka_meta.changes.semantic_types import MAX_DIGITS, PRECISION, UTC_MICROS, Conversion, conversion
+from pyspark_kafka_meta.changes.semantic_types import MAX_DIGITS, UTC_MICROS, Conversion, conversion
 from pyspark_kafka_meta.errors import ValueSchemaError
 from pyspark_kafka_meta.options import (
     ChangeOrder,
@@ -24,7 +24,7 @@ from pyspark_kafka_meta.options import (
     OnTruncate,
     TypedValuesOptions,
 )
-from pyspark_kafka_meta.typed.formats import COMPILED_SCHEMAS, Schema, SchemaText, inner_path, schema_of
+from pyspark_kafka_meta.typed.formats import COMPILED_SCHEMAS, PRECISION, Schema, SchemaText, inner_path, schema_of
 from pyspark_kafka_meta.typed.reading import ERROR_TYPE, QuerySchemas, digest, given_schema, spark_type_json
 
 CHANGE_COLUMN = "_change"

@@ -34,13 +34,11 @@ from pyspark_kafka_meta.arrow_arrays import (
     number_array,
     offsets_of,
 )
-from pyspark_kafka_meta.typed.formats import ConnectType, inner_path
+from pyspark_kafka_meta.typed.formats import PRECISION, ConnectType, inner_path
 from pyspark_kafka_meta.value_checks import INT32_MAX, INT64_MAX
 
 MAX_DIGITS = 38
 """Of Spark's decimals."""
-PRECISION = "connect.decimal.precision"
-"""The parameter that Debezium adds to the scale."""
 MAX_SCALE = 20_000
 """Of a VariableScaleDecimal: PostgreSQL's have up to 16,383 digits after the point."""
 UTC_MICROS = pa.timestamp("us", "UTC")

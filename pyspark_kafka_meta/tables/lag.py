@@ -24,7 +24,7 @@ from pyspark_kafka_meta.events.sinks import file_system
 from pyspark_kafka_meta.model import NO_EPOCH, OffsetRange, Positions, TopicPartition, is_other_topic
 from pyspark_kafka_meta.options import ClusterOptions, ReadOptions, default_options
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
-from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset, offsets_in, source_offset
 from pyspark_kafka_meta.tables.cluster_query import partition_rows
 from pyspark_kafka_meta.tables.rows import LagRow, PartitionRow, by_partition
 
@@ -95,15 +95,6 @@ def end_offsets(progress: Any) -> Iterator[SourceOffset]:
     for source in progress["sources"]:
         if (offset := source_offset(source["endOffset"])) is not None:
             yield offset
-
-
-def source_offset(offset: Any) -> SourceOffset | None:
-    """An offset that Spark stores or reports, as text or parsed; None if not of this source, or without partitions."""
-    try:
-        parsed = SourceOffset.parse(json.loads(offset) if isinstance(offset, str) else offset)
-    except (ValueError, CheckpointError):
-        return None
-    return parsed if parsed.positions else None
 
 
 def without_recreated_topics(live: Iterable[PartitionRow], topic_ids: Mapping[str, UUID | None]) -> list[PartitionRow]:
@@ -186,9 +177,6 @@ def _ends(positions: Positions, live: Iterable[PartitionRow]) -> dict[TopicParti
     }
 
 
-_VERSIONS = ("v1", "v2")
-
-
 @dataclass(frozen=True, slots=True)
 class QueryProgress:
     """What a query has finished.
@@ -222,7 +210,7 @@ def read_checkpoint(location: str) -> QueryProgress:
             )
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"the checkpoint cannot be read ({error}): correct its location") from None
-    offsets = _positions(_sources(before), _sources(running) if planned != finished else {})
+    offsets = _positions(offsets_in(before), offsets_in(running) if planned != finished else {})
     if not offsets:
         raise CheckpointError("the checkpoint has no offsets of kafkameta yet: name that of a query that reads with it")
     return QueryProgress(_query_id(metadata), finished, offsets)
@@ -238,19 +226,6 @@ def _positions(before: Mapping[str, SourceOffset], running: Mapping[str, SourceO
         positions, ids = {**old.positions, **started}, {**old.topic_ids, **new.topic_ids}
         found.append(SourceOffset(positions, {partition.topic: ids[partition.topic] for partition in positions}))
     return tuple(offset for offset in found if offset.positions)
-
-
-def _sources(text: str) -> dict[str, SourceOffset]:
-    """The offsets in an offsets file, by the number or name of the source. Other sources are left out."""
-    lines = text.splitlines()
-    if lines and lines[0] not in _VERSIONS:
-        raise CheckpointError(f"the checkpoint has offsets of {lines[0][:20]}: this release reads v1 and v2")
-    found = {}
-    for number, line in enumerate(lines[2:]):
-        name, _, text = line.partition(":") if lines[0] == "v2" else (str(number), "", line)
-        if (offset := source_offset(text)) is not None:
-            found[name] = offset
-    return found
 
 
 def _query_id(metadata: str) -> str:

@@ -35,7 +35,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from pyspark_kafka_meta.model import Positions
-from pyspark_kafka_meta.tables.lag import source_offset
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import source_offset
 from pyspark_kafka_meta.tools.query_listeners import END_WAIT_S, BackgroundCalls, JsonListener
 
 if TYPE_CHECKING:

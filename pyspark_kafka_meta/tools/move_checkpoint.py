@@ -39,9 +39,9 @@ from pyspark_kafka_meta.model import (
 )
 from pyspark_kafka_meta.options import EARLIEST_OFFSET, ClusterOptions, ReadOptions, default_options
 from pyspark_kafka_meta.read.fetching.task_reader import TaskReader
-from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset, ranges
+from pyspark_kafka_meta.read.planning.checkpoint_offsets import BEGINNING, SourceOffset, ranges, source_offset
 from pyspark_kafka_meta.read.planning.data_loss import MAX_NAMED
-from pyspark_kafka_meta.tables.lag import FETCH_BYTES, source_offset
+from pyspark_kafka_meta.tables.lag import FETCH_BYTES
 from pyspark_kafka_meta.tools.checkpoints import batches, copy_with_offsets, files_in_one_line, translated
 from pyspark_kafka_meta.tools.same_records import Around, Proof, SeenRecord, Verdict, Way, assume, prove, refused, seen
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 """Bytes with an unscaled number; `scale` is in its parameters."""
+PRECISION = "connect.decimal.precision"
+"""The parameter that Debezium adds to the scale."""
 COMPILED_SCHEMAS = 1_000
 """A process keeps as many schemas, and compiled pairs of schemas: each batch of records needs them."""
 

@@ -30,6 +30,7 @@ Follows Spark's `KafkaSourceOffset`.
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -55,6 +56,8 @@ from pyspark_kafka_meta.options import EARLIEST_OFFSET
 from pyspark_kafka_meta.value_checks import INT32_MAX, INT64_MAX, partition_key, topic_name, whole_number
 
 VERSION = 1
+_FILE_VERSIONS = ("v1", "v2")
+"""Of Spark's offsets files."""
 MAX_PARTITIONS = 1_000_000
 """More than any cluster has: an offset with more partitions is corrupt."""
 
@@ -142,6 +145,29 @@ class SourceOffset:
 
 BEGINNING = SourceOffset({}, {}, initial=True)
 """The initial offset of every query: it begins where its options say."""
+
+
+def source_offset(offset: Any) -> SourceOffset | None:
+    """An offset that Spark stores or reports, as text or parsed; None if not of this source, or without partitions."""
+    try:
+        parsed = SourceOffset.parse(json.loads(offset) if isinstance(offset, str) else offset)
+    except (ValueError, CheckpointError):
+        return None
+    return parsed if parsed.positions else None
+
+
+def offsets_in(text: str) -> dict[str, SourceOffset]:
+    """The offsets in an offsets file of a checkpoint, by the number or name of the source. Other sources are left out.
+    Raises CheckpointError: the file has another version."""
+    lines = text.splitlines()
+    if lines and lines[0] not in _FILE_VERSIONS:
+        raise CheckpointError(f"the checkpoint has offsets of {lines[0][:20]}: this release reads v1 and v2")
+    found = {}
+    for number, line in enumerate(lines[2:]):
+        name, _, text = line.partition(":") if lines[0] == "v2" else (str(number), "", line)
+        if (offset := source_offset(text)) is not None:
+            found[name] = offset
+    return found
 
 
 class RecentOffsets:

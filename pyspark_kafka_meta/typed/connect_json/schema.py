@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_kafka_meta.errors import ValueSchemaError
-from pyspark_kafka_meta.typed.formats import DECIMAL, ConnectType, inner_path, unit
+from pyspark_kafka_meta.typed.formats import DECIMAL, PRECISION, ConnectType, inner_path, unit
 from pyspark_kafka_meta.typed.json.schema import column_type
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 MAX_DECIMAL_DIGITS = 38
 """Of Spark's decimals."""
 DATE, TIMESTAMP = (f"org.apache.kafka.connect.data.{name}" for name in ("Date", "Timestamp"))
-PRECISION = "connect.decimal.precision"
-"""The parameter that Debezium adds to the scale."""
 PRIMITIVES = {
     "boolean": "bool",
     "int8": "int8",
